@@ -49,6 +49,8 @@ _READ = """SELECT f.floor, l.position, l.record FROM epochal.log_floor f
 LEFT JOIN epochal.log l USING (log_name) WHERE f.log_name = %s ORDER BY l.position"""
 _SETTINGS = """SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', %s, true),
 set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)"""
+_HAS_STANDBY = "SELECT current_setting('synchronous_standby_names') <> ''"
+_WRITE_NOTHING = "SELECT pg_logical_emit_message(true, 'epochal', '')"
 _FROM_17 = ", set_config('transaction_timeout', '0', true)"  # each statement and each pause has its own limit
 
 
@@ -91,7 +93,9 @@ class PostgresLog:
     def read(self) -> Sequence[Entry]:
         """See :meth:`EpochLog.read`."""
         with self._transaction("read") as connection:
-            return self._read(connection)[1]
+            entries = self._read(connection)[1]
+            _confirm(connection)
+            return entries
 
     def append(self, position: LogPosition, record: Record) -> bool:
         """See :meth:`EpochLog.append`."""
@@ -103,6 +107,7 @@ class PostgresLog:
             if row is None:
                 raise self._not_created()
             if not is_free(position, floor=row[0], end=row[1], where=self.describe()):
+                _confirm(connection)
                 return False
             inserted = connection.execute(_APPEND, [self._name, position, encode(record)]).rowcount == 1
             self._commit(connection, what, Point.LOG_AFTER_APPEND if inserted else None, epoch)
@@ -255,6 +260,17 @@ def _driver() -> Any:
             help="pip install 'epochal[postgres]'",
         ) from error
     return psycopg
+
+
+def _confirm(connection: psycopg.Connection[Any]) -> None:
+    """Wait until a synchronous standby, if the server has one, has all that this transaction has read.
+
+    A primary that crashed while a COMMIT waited for the standby shows it after its restart, although no standby has it.
+    A fail-over would take it back.  The COMMIT of a later transaction that writes waits for all before it.
+    """
+    if _one(connection.execute(_HAS_STANDBY))[0]:
+        connection.execute(_WRITE_NOTHING)
+        connection.commit()
 
 
 def _one(cursor: psycopg.Cursor[Any]) -> Any:

@@ -16,6 +16,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from epochal.chaos.servers import cache, guard, jars
 from epochal.chaos.servers.errors import ServerUnavailable
@@ -70,11 +71,14 @@ class Databases:
             return True
         return False
 
-    def _execute(self, statement: str) -> None:
+    def _execute(self, statement: str) -> Any:
+        """Run a statement; return the first value of its first row, or None without rows."""
         import psycopg
 
         with psycopg.connect(self.dsn, connect_timeout=60, autocommit=True) as connection:
-            connection.execute(statement.encode())
+            cursor = connection.execute(statement.encode())
+            row = cursor.fetchone() if cursor.description is not None else None
+            return None if row is None else row[0]
 
 
 class PostgresServer(Server, Databases):
@@ -107,14 +111,18 @@ class PostgresServer(Server, Databases):
     def _prepare(self) -> None:
         if (self._data / "PG_VERSION").exists():
             return
-        argv = ["initdb", "-D", str(self._data), "-U", "postgres", "--auth=trust", "--encoding=UTF8"]
-        command = as_ordinary_user([str(self._bin / argv[0]), *argv[1:], "--no-locale", "--no-sync"])
+        options = ["-U", "postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
+        self._initialize("initdb", "-D", str(self._data), *options)
+
+    def _initialize(self, program: str, *arguments: str) -> None:
+        """Run a program that makes the data directory."""
+        command = as_ordinary_user([str(self._bin / program), *arguments])
         if command.user is not None:
             os.chown(self.directory, command.user, command.group or 0)
         done = _run(command, self.directory, INITDB_TIMEOUT_S)
         if done.returncode != 0:
             raise ServerUnavailable(
-                f"initdb failed with status {done.returncode}",
+                f"{program} failed with status {done.returncode}",
                 "the output above says why",
                 done.stdout + done.stderr,
             )

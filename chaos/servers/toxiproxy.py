@@ -68,6 +68,10 @@ class Proxy:
             self._server.request("delete", f"{self._path}/toxics/{toxic['name']}")
         self._server.request("post", self._path, {"enabled": True})
 
+    def lead_to(self, upstream: str) -> None:
+        """Close all connections, and lead new ones to another `host:port`."""
+        self._server.request("post", self._path, {"upstream": upstream})
+
     def close(self) -> None:
         """Remove the proxy with its connections."""
         self._server.request("delete", self._path)

@@ -1,0 +1,82 @@
+"""A fail-over behind one address, in the middle of an epoch: nothing is lost, nothing is there twice.
+
+The primary dies, and the address leads to its standby.  For a while the standby answers, and takes no writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from epochal.chaos.servers.postgres import PostgresServer
+from epochal.chaos.servers.postgres_standby import PostgresStandby
+from epochal.chaos.servers.toxiproxy import Proxy, ToxiproxyServer
+from epochal.chaos.strike.nemesis import poll
+from tests.real.failover.conftest import Pair
+from tests.real.kills.conftest import local_drivers, make_job
+from tests.real.kills.support import END_S, ROWS, SEEN_S, MakeJob, ends_named, finish
+
+__all__ = ["local_drivers", "make_job"]
+pytestmark = [pytest.mark.wide, pytest.mark.timeout(1800)]
+
+IN_WRITE = "before-vote@postgres:1=barrier"
+PREPARED = "before-decide:1=barrier"
+DECIDED = "after-decide:1=barrier"
+COMMITTED = "after-sink-commit@postgres:1=barrier"
+
+
+@pytest.fixture
+def address(pair: Pair, toxiproxy_server: ToxiproxyServer) -> Iterator[Proxy]:
+    """The one address of the two servers."""
+    with toxiproxy_server.proxy(pair.primary.address) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize("point", [IN_WRITE, PREPARED, DECIDED, COMMITTED])
+def test_a_fail_over_in_mid_epoch(pair: Pair, address: Proxy, make_job: MakeJob, point: str) -> None:
+    job = replace(make_job(4), dsn=pair.primary.database_dsn("postgres", port=address.port))
+    with job.start(point) as driver:
+        driver.see_blocked(point, SEEN_S)
+        pair.primary.crash()
+        address.lead_to(pair.standby.address)
+        driver.go(point)
+        poll(lambda: pair.asked_the_standby("epochal postgres"), SEEN_S, f"the standby is asked:\n{driver.tail()}")
+        pair.standby.promote()
+        if driver.wait(END_S) != 0:
+            ends_named(driver, "errors.SinkUnavailable:", "errors.CommitPending:")
+    finish(job)
+    job.check_exact()
+
+
+@pytest.mark.parametrize("lacking", [1, 2])
+def test_a_standby_that_lacks_epochs_is_found_out(
+    toxiproxy_server: ToxiproxyServer, make_job: MakeJob, lacking: int
+) -> None:
+    """The primary did not wait for its standby.  One epoch is made again; if there are more, the error says so."""
+    with (
+        PostgresServer() as primary,
+        PostgresStandby(primary) as standby,
+        toxiproxy_server.proxy(primary.address) as address,
+    ):
+        job = replace(make_job(2), dsn=primary.database_dsn("postgres", port=address.port))
+        finish(job)
+        standby.wait_until_followed()
+        standby.stop()
+        for _ in range(lacking):
+            job.feed()
+        finish(job)
+        primary.crash()
+        standby.start()
+        standby.promote()
+        address.lead_to(standby.address)
+        job.feed()
+        if lacking == 1:
+            finish(job)
+            job.check_exact()
+            return
+        for _ in range(2):
+            with job.start() as driver:
+                ends_named(driver, "errors.MarkerLost:", "errors.CheckpointMismatch:")
+        assert job.stored_in_postgres() == 2 * ROWS
