@@ -71,24 +71,31 @@ class Jars:
 class SparkSeries:
     """A series of Spark, and what goes with it.
 
-    ``tested``: the versions that tests run with.  ``python``, ``java``, ``delta`` (from, below): what works on it.
-    ``delta`` is None if Delta has no release for it.  ``delta_tested``: the versions of Delta that tests run with on
-    it, oldest first.  ``kafka_source`` and what follows it: for the jars of Spark's Kafka source, which tests use.
-    ``at_own_risk``: a start refuses the series, unless it is named.
+    ``pairs``: the versions of Spark and Delta that tests run with, oldest first.  ``python``, ``java``, ``delta``
+    (from, below): what works on it.  ``delta`` is None if Delta has no release for it.  ``kafka_source`` and what
+    follows it: for the jars of Spark's Kafka source, which tests use.
     """
 
     name: str
-    tested: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...]
     python: Range
     java: Range
     delta: Range | None
-    delta_tested: tuple[str, ...]
     kafka_source: str
     token_provider: str
     kafka_clients: str
     commons_pool: str
     scala: str = SCALA
-    at_own_risk: bool = False
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """The versions of Spark that tests run with."""
+        return tuple(dict.fromkeys(spark for spark, _ in self.pairs))
+
+    @property
+    def delta_tested(self) -> tuple[str, ...]:
+        """The versions of Delta that tests run with on it."""
+        return tuple(dict.fromkeys(delta for _, delta in self.pairs))
 
     @property
     def delta_jar(self) -> str:
@@ -100,11 +107,10 @@ class SparkSeries:
 # package. Not every version of the Kafka source and of its token provider could be downloaded; those here work.
 _SPARK_4_2 = SparkSeries(
     name="4.2",
-    tested=(PYSPARK,),
+    pairs=((PYSPARK, DELTA_JAR), ("4.2.1", DELTA_JAR)),
     python=("3.10", "3.15"),
     java=("17", "26"),
     delta=("4.4", "4.5"),
-    delta_tested=(DELTA_JAR,),
     kafka_source=PYSPARK,
     token_provider="4.0.0",
     kafka_clients="3.9.2",
@@ -113,36 +119,33 @@ _SPARK_4_2 = SparkSeries(
 SERIES: Sequence[SparkSeries] = (
     SparkSeries(
         name="3.5",
-        tested=("3.5.8",),
+        pairs=(("3.5.0", "3.2.1"), ("3.5.8", "3.3.3")),
         python=("3.10", "3.12"),
         java=("11", "18"),
         delta=("3.2", "3.4"),
-        delta_tested=("3.3.3",),
         kafka_source="3.5.7",
         token_provider="3.5.7",
         kafka_clients="3.4.1",
         commons_pool="2.11.1",
         scala="2.12",
-        at_own_risk=True,
     ),
     replace(
         _SPARK_4_2,
         name="4.0",
-        tested=("4.0.4",),
+        pairs=(("4.0.4", "4.0.1"), ("4.0.4", DELTA_JAR)),
         python=("3.10", "3.14"),
         delta=("4.0", "4.5"),
-        delta_tested=("4.0.1", DELTA_JAR),
         kafka_source="4.0.4",
     ),
     replace(
         _SPARK_4_2,
         name="4.1",
-        tested=("4.1.3",),
+        pairs=(("4.1.3", DELTA_JAR),),
         delta=("4.1", "4.5"),
         kafka_source="4.1.3",
     ),
     _SPARK_4_2,
-    replace(_SPARK_4_2, name="4.3", tested=("4.3.0",), python=("3.11", "3.15"), delta=None, at_own_risk=True),
+    replace(_SPARK_4_2, name="4.3", pairs=(("4.3.0", DELTA_JAR),), python=("3.11", "3.15"), delta=None),
 )
 """All series that are known, oldest first: the one place that says what goes with a Spark."""
 
@@ -268,14 +271,13 @@ class Part:
 
 
 def _spark() -> Part:
-    accepted = [each for each in SERIES if not each.at_own_risk]
-    first, (major, minor) = accepted[0].name, _numbers(accepted[-1].name)
+    major, minor = _numbers(SERIES[-1].name)
     return Part(
         "Spark",
         (PYSPARK,),
-        (first, f"{major}.{minor + 1}"),
+        (SERIES[0].name, f"{major}.{minor + 1}"),
         "private interfaces of Spark and Delta differ in older versions and are unknown in newer ones",
-        matrix=tuple(version for each in accepted for version in each.tested if version != PYSPARK),
+        matrix=tuple(version for each in SERIES for version in each.tested if version != PYSPARK),
     )
 
 
@@ -374,15 +376,14 @@ def table() -> str:
         rows.append(f"| {part.name} | {tested} | {matrix} | {span(part.expected)} | {outside} |")
     rows += [
         "",
-        "| Spark | Python | Java | Delta | in `make test` and `make test-matrix` | at a start |",
-        "|---|---|---|---|---|---|",
+        "| Spark | Python | Java | Delta | in `make test` and `make test-matrix` |",
+        "|---|---|---|---|---|",
     ]
     for each in SERIES:
         delta = span(each.delta) if each.delta else "no release"
-        risk = "refused, unless you name it" if each.at_own_risk else "goes on"
         made_for = "" if each.delta else f" for Spark {_SPARK_4_2.name}"
-        tested = f"{', '.join(each.tested)}; Delta {', '.join(each.delta_tested)}{made_for}"
-        rows.append(f"| {each.name} | {span(each.python)} | {span(each.java)} | {delta} | {tested} | {risk} |")
+        tested = ", ".join(f"{spark} with Delta {delta}{made_for}" for spark, delta in each.pairs)
+        rows.append(f"| {each.name} | {span(each.python)} | {span(each.java)} | {delta} | {tested} |")
     return "\n".join(rows) + "\n"
 
 

@@ -157,8 +157,7 @@ def rows() -> list[Row]:
         Row("pgbouncer", "transaction mode", "sinks and log behind a pool", ON_PGBOUNCER, _pgbouncer),
         *(_kafka(version) for version in KAFKA_MATRIX),
         *(_python(version) for version in PYTHON_MATRIX),
-        *(_spark(version) for series in SERIES for version in series.tested if version != PYSPARK),
-        *(_spark_with_delta(series.tested[-1], delta) for series in SERIES for delta in series.delta_tested[:-1]),
+        *(_spark(*pair) for series in SERIES for pair in series.pairs if pair[0] != PYSPARK),
     ]
 
 
@@ -205,31 +204,32 @@ def _with_python(version: str) -> Ready:
     return Ready(python, {"EPOCHAL_PYTHON_VERSION": version})
 
 
-def _spark(version: str) -> Row:
-    risk = "refused; at own risk: " if series_of(version).at_own_risk else ""
-    what = f"{risk}contracts, self-tests, digests, projections, bad rows, lint, runs, replay, a kill"
-    asked = (f"{ASKED_FOR}::test_spark", *([f"{ASKED_FOR}::test_spark_is_refused_unless_it_is_named"] if risk else []))
+def _spark(version: str, delta: str) -> Row:
+    """Return the row of a Spark with a Delta.
+
+    What is not about Delta runs with the newest Delta for this Spark alone.
+    """
+    its = series_of(version)
+    name = version if delta == its.delta_jar else f"{version} with Delta {delta}"
+    ready = partial(_with_spark, version, delta)
+    if delta != [other for spark, other in its.pairs if spark == version][-1]:
+        return Row("Spark", name, "Delta's contract and self-test, where=, a kill", ON_DELTA, ready)
+    what = "contracts, self-tests, digests, projections, bad rows, lint, runs, replay, a kill"
+    asked = tuple(f"{ASKED_FOR}::{test}" for test in ("test_spark", "test_delta"))
     replay = READABLE_IN_4_0 if version.startswith("4.0.") else (REPLAY,)
-    older = ON_OLDER_SPARK if series_of(version) in SERIES[: SERIES.index(series_of(PYSPARK))] else ()
-    return Row("Spark", version, what, (*asked, *ON_SPARK, *replay, *older), partial(_with_spark, version))
+    older = ON_OLDER_SPARK if its in SERIES[: SERIES.index(series_of(PYSPARK))] else ()
+    return Row("Spark", name, what, (*asked, *ON_SPARK, *replay, *older), ready)
 
 
-def _spark_with_delta(version: str, delta: str) -> Row:
-    what = "Delta's contract and self-test, where=, a kill"
-    return Row("Spark", f"{version} with Delta {delta}", what, ON_DELTA, partial(_with_spark, version, delta))
-
-
-def _with_spark(version: str, delta: str = "") -> Ready:
+def _with_spark(version: str, delta: str) -> Ready:
     for each in (delta_jars(version, delta), spark_kafka_jars(version)):
         jars.resolve(each)
-    its = series_of(version)
-    risks = [f"Spark {version}"] * its.at_own_risk + [f"Delta {its.delta_jar}"] * (its.delta is None)
     named = {
         "EPOCHAL_SPARK_VERSION": version,
         "EPOCHAL_NEWER_PYTHON": sys.executable,
         DELTA_VERSION: delta,
         LIBRARIES: str(jars.of_pyspark()),
-        AT_OWN_RISK: ", ".join(risks),
+        AT_OWN_RISK: "" if series_of(version).delta else f"Delta {delta}",
     }
     return Ready(_venv(version), named, OLDER_PYSPARK)
 

@@ -6,13 +6,9 @@ import os
 import platform
 from pathlib import Path
 
-import pytest
 from pyspark.sql import SparkSession
 
 from epochal.chaos.servers.kafka import KafkaServer
-from epochal.coordinator.environment.versions import AT_OWN_RISK
-from epochal.coordinator.model.errors import Misconfigured
-from epochal.coordinator.query.spark import check_runtime
 from tests.real.sinks.postgres import support
 
 
@@ -38,10 +34,3 @@ def test_spark(spark: SparkSession) -> None:
 def test_delta(spark: SparkSession) -> None:
     package = getattr(spark._jvm, "io.delta.package")
     assert package.VERSION() == os.environ["EPOCHAL_DELTA_VERSION"]
-
-
-def test_spark_is_refused_unless_it_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_runtime(spark)
-    monkeypatch.delenv(AT_OWN_RISK)
-    with pytest.raises(Misconfigured, match=f"Spark {spark.version} is outside what Epochal supports"):
-        check_runtime(spark)

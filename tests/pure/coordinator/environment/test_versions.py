@@ -51,6 +51,12 @@ def test_the_extra_takes_every_spark_that_a_start_takes() -> None:
     assert f"pyspark=={versions.PYSPARK}" in extras["dev"], "and the tests run on one"
 
 
+def test_the_extra_of_delta_takes_no_spark_without_a_delta() -> None:
+    extras = tomli.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    first_without = next(each.name for each in versions.SERIES if each.delta is None)
+    assert f"pyspark<{first_without}" in extras["delta"]
+
+
 def test_the_project_file_asks_for_the_same_python() -> None:
     project = tomli.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == ">=" + ".".join(map(str, versions.PYTHON_MINIMUM))
@@ -75,13 +81,16 @@ def test_what_is_installed_is_what_is_called_tested() -> None:
     [
         ("4.2.0", Standing.TESTED),
         ("4.2.0-amzn-1", Standing.TESTED),
-        ("4.2.1", Standing.EXPECTED),
         ("4.1.3", Standing.TESTED),
         ("4.1.1", Standing.EXPECTED),
         ("4.0.4", Standing.TESTED),
         ("4.0.2-amzn-0", Standing.EXPECTED),
-        ("4.3.0", Standing.REFUSED),
-        ("3.5.6", Standing.REFUSED),
+        ("4.3.0", Standing.TESTED),
+        ("4.3.1", Standing.EXPECTED),
+        ("3.5.0", Standing.TESTED),
+        ("3.5.6-amzn-1", Standing.EXPECTED),
+        ("4.4.0", Standing.REFUSED),
+        ("3.4.4", Standing.REFUSED),
     ],
 )
 def test_spark_outside_the_table_is_refused_by_its_version(version: str, standing: Standing) -> None:
@@ -154,7 +163,7 @@ def test_only_the_version_that_is_named_goes_on_at_the_users_own_risk(
     monkeypatch.setenv("EPOCHAL_AT_OWN_RISK", named)
     if goes_on:
         versions.check(versions.SPARK, version)
-        assert f"Spark {version} is outside what Epochal supports: 4.0 to below 4.3" in caplog.text
+        assert f"Spark {version} is outside what Epochal supports: 3.5 to below 4.4" in caplog.text
         assert "goes on as EPOCHAL_AT_OWN_RISK names it: nothing is promised" in caplog.text
         return
     with pytest.raises(Misconfigured) as refused:

@@ -35,7 +35,7 @@ def refusal(folder: Path) -> str:
 
 def known_are(monkeypatch: pytest.MonkeyPatch, low: str, below: str) -> None:
     """Of every series of Spark."""
-    known = [replace(each, delta=(low, below), delta_tested=(low,)) for each in versions.SERIES]
+    known = [replace(each, delta=(low, below), pairs=((each.tested[0], low),)) for each in versions.SERIES]
     monkeypatch.setattr(versions, "SERIES", known)
     monkeypatch.delenv(versions.AT_OWN_RISK, raising=False)  # `make test-matrix` names a Spark there
 
@@ -67,7 +67,7 @@ def test_an_unknown_version_that_the_user_names_is_tried(
 
 @pytest.mark.usefixtures("delta")
 def test_another_patch_of_a_known_version_is_not(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = [replace(each, delta_tested=("0.1",)) for each in versions.SERIES]
+    known = [replace(each, pairs=((each.tested[0], "0.1"),)) for each in versions.SERIES]
     monkeypatch.setattr(versions, "SERIES", known)
     jvm.self_test(spark, "out")
     assert jvm._tested == {spark.sparkContext.applicationId}
