@@ -19,15 +19,17 @@ from epochal.chaos.servers.process import LOOPBACK, Command, Server, free_port, 
 EXECUTOR_TIMEOUT_S = 180.0
 NOT_INHERITED = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_SUBMIT_ARGS")
 SIZE = ("--cores", "1", "--memory", "1024m")  # of a worker
-WORKERS = 2
+HOSTS = ("127.0.0.1", "127.0.0.2")
+"""Loopback addresses, one per worker: Spark gives a task no twin on the host where it runs."""
 DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class _Daemon(Server):
     """A daemon of Spark. Its environment has none of this process's Python settings, so its executors get none."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = LOOPBACK) -> None:
         super().__init__()
+        self._host = host
         self.web_port = free_port()
 
     def _prepare(self) -> None:
@@ -38,13 +40,13 @@ class _Daemon(Server):
         environment = {
             "SPARK_HOME": str(home),
             "JAVA_HOME": str(java.java_home()),
-            "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_LOCAL_IP": self._host,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": DAEMON,
         }
         without = [part for name in NOT_INHERITED for part in ("-u", name)]
         settings = [f"{name}={value}" for name, value in environment.items()]
-        places = ["--host", LOOPBACK, "--port", str(self.port), "--webui-port", str(self.web_port)]
+        places = ["--host", self._host, "--port", str(self.port), "--webui-port", str(self.web_port)]
         return Command(["env", *without, *settings, str(home / "bin" / "spark-class"), main, *places, *arguments])
 
 
@@ -77,8 +79,8 @@ class SparkWorker(_Daemon):
 
     kind = "spark-worker"
 
-    def __init__(self, master: SparkMaster) -> None:
-        super().__init__()
+    def __init__(self, master: SparkMaster, host: str = LOOPBACK) -> None:
+        super().__init__(host)
         self._master = master
 
     def _command(self) -> Command:
@@ -102,7 +104,7 @@ class StandaloneCluster:
 
     def __init__(self) -> None:
         self.master = SparkMaster()
-        self.workers: Sequence[SparkWorker] = [SparkWorker(self.master) for _ in range(WORKERS)]
+        self.workers: Sequence[SparkWorker] = [SparkWorker(self.master, host) for host in HOSTS]
 
     @property
     def url(self) -> str:
@@ -120,6 +122,13 @@ class StandaloneCluster:
                 f"no {count} executors within {EXECUTOR_TIMEOUT_S:.0f} s", "the log above says why", self.log_tail()
             )
         return found
+
+    def wait_for_no_executors(self) -> None:
+        """Wait until no executor is left.  Raises ServerUnavailable after a timeout."""
+        if wait_until(lambda: None if self.executors() else True, EXECUTOR_TIMEOUT_S) is None:
+            raise ServerUnavailable(
+                f"executors are left after {EXECUTOR_TIMEOUT_S:.0f} s", "the log above says why", self.log_tail()
+            )
 
     def log_tail(self) -> str:
         """Return the last lines of all logs."""

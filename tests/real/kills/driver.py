@@ -1,7 +1,8 @@
 """The driver program that gets killed: one query, three real sinks, rows that say which evaluation made them.
 
-    python -m tests.real.kills.driver MASTER
+    python -m tests.real.kills.driver MASTER [NAME=VALUE ...]
 
+The names are settings of Spark.
 It takes one start after another (``epochal.chaos.strike.standby``), of this job or of that in ``idempotent.py``.  One
 file of the source, JSON or of a Delta table, is one epoch; a start ends when all are done, or waits for more.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,12 +53,13 @@ def pipeline(settings: dict[str, Any]) -> epochal.Pipeline:
     return epochal.Pipeline(app=settings["app"], sinks=[sink for sink in sinks if sink.name in settings["sinks"]])
 
 
-def session(master: str) -> SparkSession:
+def session(master: str, more: Sequence[str]) -> SparkSession:
     conf = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
         "spark.executor.memory": "1g",
         **jvm.short_lived(),
         **INTERPRETED,
+        **dict(setting.split("=", 1) for setting in more),
     }
     return spark_session(master, app="kills", conf=conf)
 
@@ -78,8 +81,8 @@ def run(spark: SparkSession, settings: dict[str, Any]) -> None:
 JOBS = {"rows": run, "looked-up": idempotent.run}
 
 
-def main(master: str) -> None:
-    spark = session(master)
+def main(master: str, more: Sequence[str]) -> None:
+    spark = session(master, more)
 
     def one(settings: dict[str, Any], _: Path) -> int:
         JOBS[settings["job"]](spark, settings)
@@ -90,4 +93,4 @@ def main(master: str) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

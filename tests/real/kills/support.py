@@ -35,10 +35,10 @@ Row = tuple[int, str]
 
 
 @contextmanager
-def drivers(master: str, folder: Path) -> Iterator[Standby]:
-    """Processes of ``driver.py``, none of which outlives the block."""
+def drivers(master: str, folder: Path, *settings: str) -> Iterator[Standby]:
+    """Processes of ``driver.py`` with these settings of Spark, none of which outlives the block."""
     jvm.short_lived()  # made, where it has to be, before a driver is waited for
-    with contextlib.closing(Standby(["-m", "tests.real.kills.driver", master], folder)) as them:
+    with contextlib.closing(Standby(["-m", "tests.real.kills.driver", master, *settings], folder)) as them:
         yield them
 
 
