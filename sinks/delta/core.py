@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Actor, Digest, Json, Marker, Position, SinkState
+from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import Conditions, check_name, looked
 from epochal.sinks.delta import ddl, gates, jvm, modes
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.lineage import Lineage
+from epochal.sinks.delta.log_store import LogStore
 from epochal.sinks.delta.merge import MergePlan
 from epochal.sinks.delta.modes import Append, Merge, Mode
 from epochal.sinks.delta.refusals import Refusals
@@ -20,6 +22,7 @@ from epochal.sinks.delta.target import Target
 from epochal.sinks.delta.without_spark import Snapshot
 from epochal.sinks.rows import formats, keyed
 from epochal.sinks.rows.projection import Projection
+from epochal.sinks.spark.executors import running_session
 from epochal.sinks.spark.names import quoted
 from epochal.sinks.spark.settings import is_case_sensitive
 
@@ -208,6 +211,18 @@ class Core:
         path = self.target.location(spark, self.name)
         with self.say.unavailable("the table"):
             return Table(spark, path) if path is not None else None
+
+    def log_store(self) -> LogStore | None:
+        """Return the log store that Delta takes for the table; None if nobody here can tell it.  Raise nothing."""
+        spark = running_session()
+        if spark is None:
+            return None
+        try:
+            jvm.self_test(spark, self.name)
+            path = self.target.location(spark, self.name)
+            return jvm.log_store(spark, path) if path is not None else None
+        except (Misconfigured, JavaFailure):  # a start tells it
+            return None
 
     def table(self) -> Table:
         table = self.find()

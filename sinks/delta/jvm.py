@@ -19,6 +19,7 @@ from epochal.coordinator.environment import versions
 from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta.lineage import log_file
+from epochal.sinks.delta.log_store import LogStore
 from epochal.sinks.spark import internals, scala, series, settings
 from epochal.sinks.spark.executors import clone, running_session
 
@@ -121,6 +122,31 @@ def names_schema(spark: SparkSession, table: str) -> bool:
         return bool(spark._jsparkSession.sessionState().sqlParser().parseTableIdentifier(table).database().isDefined())
 
 
+def log_store(spark: SparkSession, path: str) -> LogStore:
+    """Return the log store that Delta takes for a table at this path.  No file system is asked."""
+    with java_errors():
+        jvm: Java = spark._jvm
+        home = getattr(jvm, "org.apache.hadoop.fs.FileSystem").getDefaultUri(
+            spark._jsparkSession.sessionState().newHadoopConf()
+        )
+        paths = getattr(jvm, "org.apache.hadoop.fs.Path")
+        found = getattr(jvm, _DELTA + "storage.LogStore").apply(spark._jsparkSession)
+        return _log_store(found, paths(path).makeQualified(home, paths("/")))
+
+
+def _log_store(found: Java, path: Java) -> LogStore:
+    """Look through Delta's classes around a log store: one that chooses by the path's scheme, and an adaptor."""
+    if _class(found) == _DELTA + "storage.DelegatingLogStore":
+        found = found.getDelegate(path)
+    if _class(found) == _DELTA + "storage.LogStoreAdaptor":
+        found = found.logStoreImpl()
+    return LogStore(_class(found), str(path.toUri().getScheme()).lower())
+
+
+def _class(found: Java) -> str:
+    return str(found.getClass().getName())
+
+
 class Table:
     """One Delta table at a path.  The object keeps no state about the table."""
 
@@ -137,6 +163,11 @@ class Table:
     def root(self) -> str:
         """The URI of the table's folder, with its characters as they are."""
         return str(self._root.toString())
+
+    def log_store(self) -> LogStore:
+        """Return the log store that this table's log writes its versions with."""
+        with java_errors():
+            return _log_store(self._log.store(), self._root)
 
     def begin(self, known: Transaction | None = None) -> Transaction:
         """Begin a transaction on the newest snapshot.  A transaction that is never committed is a plain read.
@@ -474,9 +505,12 @@ _METHODS = {
         "writeDVs/3",
         "shouldWritePersistentDeletionVectors/2",
     },
-    "DeltaLog": {"startTransaction/0", "startTransaction/2"},
+    "DeltaLog": {"startTransaction/0", "startTransaction/2", "store/0"},
     "Snapshot": {"logSegment/0", "checksumOpt/0"},
     "LogSegment": {"lastCommitFileModificationTimestamp/0"},
+    "storage.LogStore": {"apply/1"},
+    "storage.DelegatingLogStore": {"getDelegate/1"},
+    "storage.LogStoreAdaptor": {"logStoreImpl/0"},
 }
 """Delta's classes, each with the methods that are called here, as name/number of arguments."""
 _SOURCE_ROWS = "numSourceRows"  # the name of a metric of Delta

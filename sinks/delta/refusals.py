@@ -17,6 +17,7 @@ from epochal.coordinator.model.errors import (
     SinkUnavailable,
 )
 from epochal.sinks.delta.jvm import JavaFailure
+from epochal.sinks.delta.log_store import LogStore
 from epochal.sinks.delta.target import Target
 
 AS_DELTA_SAYS = "change the table, the session or the sink's arguments as Delta's message asks (State:); start again"
@@ -46,6 +47,15 @@ class Refusals:
                 sink=self.sink,
                 help=remedy,
             )
+
+    def loses(self, found: LogStore, problem: str) -> Misconfigured:
+        return Misconfigured(
+            f"Delta's log store {found.kind} loses versions of tables with the scheme {found.scheme}",
+            sink=self.sink,
+            state=f"Delta table {self.target}: {problem}",
+            help="start the session without spark.delta.logStore.class and"
+            f" spark.delta.logStore.{found.scheme}.impl, or set the latter to a log store that is made for this scheme",
+        )
 
     def misconfigured(self, what: str, state: str) -> Misconfigured:
         return Misconfigured(what, sink=self.sink, state=_first_line(state), help=AS_DELTA_SAYS)

@@ -44,6 +44,7 @@ from epochal.sinks.conditions import check_name
 from epochal.sinks.delta import committing, copying, fencing, history, jvm, modes, preparing, starting
 from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.inspection import DeltaInspection
+from epochal.sinks.delta.log_store import NOT_KNOWN_YET
 from epochal.sinks.delta.modes import Append, Merge, Mode, Overwrite
 from epochal.sinks.epochs import Epochs, Wanted
 from epochal.sinks.pickles import take_state
@@ -196,12 +197,12 @@ class DeltaSink(SessionSink):
         return history.read(history.by_delta_rs(self._core.target.path, self._core.name), app, self._core.name, wanted)
 
     def guarantee(self) -> str:
+        log_store = self._core.log_store()
         return (
             f"{self._core.name}: every epoch is one version of the Delta table {self._core.target}, so each snapshot "
             f"shows it whole or not at all, exactly once and in order. {modes.way(self._core.mode)} "
-            "This holds where Delta's log store creates a version only if there is none "
-            "(all of Delta's own log stores do; on S3 with several clusters, the multi-cluster one does), and where "
-            "written files survive (on a local disk Delta does not fsync, so a power loss may lose them). Files of an "
+            f"{log_store.promise() if log_store is not None else NOT_KNOWN_YET} Written files must survive (on a local "
+            "disk Delta does not fsync, so a power loss may lose them). Files of an "
             "epoch that was not decided are deleted at the next start; those of a start that died while "
             "writing, and of failed task attempts, stay unread in the table's folder until VACUUM."
             f"{self._core.projection.promise}"

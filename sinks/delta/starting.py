@@ -13,10 +13,11 @@ from epochal.sinks.conditions import check_name
 from epochal.sinks.delta import gates, jvm, renames
 from epochal.sinks.delta.core import CAST, NO_CAST, Core
 from epochal.sinks.delta.jvm import JavaFailure
+from epochal.sinks.delta.log_store import Drivers
 from epochal.sinks.delta.modes import Merge
 from epochal.sinks.delta.staged import Staged
 from epochal.sinks.delta.target import SESSION_CATALOG
-from epochal.sinks.questions import Question, known, require
+from epochal.sinks.questions import Answer, Question, known, require
 from epochal.sinks.spark.executors import clone
 from epochal.sinks.spark.names import quoted
 
@@ -73,6 +74,7 @@ def questions(sink: Core, query: Query, schema: StructType | None) -> Iterator[Q
     check_name("app", query.app, sink.name)
     there = There(sink)
     yield Question(TABLE, there.told)
+    yield Question("log store", there.refuse_losing, (TABLE,))
     yield Question("transaction ids are kept", lambda: refuse_forgetful(sink, there.metadata), (TABLE,))
     yield Question("properties of the table", lambda: refuse_properties(sink, there.metadata), (TABLE,))
     yield Question("columns", lambda: _refuse_columns(sink, there, known(schema)), (TABLE,))
@@ -103,6 +105,15 @@ class There:
         names = {"id", "name", "partitionColumns", "configuration"}
         about = {name: value for name, value in self.metadata.items() if name in names and value}
         return f"{self._sink.target}, version {self.txn.version}, {about}, {self.txn.protocol()}"
+
+    def refuse_losing(self) -> Answer:
+        """Raise ``Misconfigured`` if the log store is known to lose versions; warn of one that is not known."""
+        with self._sink.say.unavailable("the table"):
+            found = self.table.log_store()
+        if (problem := found.problem()) is not None:
+            raise self._sink.say.loses(found, problem)
+        unknown = found.drivers() is Drivers.UNKNOWN
+        return Answer(cautions=[found.promise()]) if unknown else Answer(found.promise())
 
     def refuse_unwritable(self) -> None:
         try:
