@@ -163,6 +163,11 @@ class ObjectLog:
             ) from None
         self._tried = True
 
+    def check_store(self) -> None:
+        """Try out the store (:meth:`try_out`) before anything is written, for the doctor."""
+        with self._no_effect("trial of the store"):
+            self.try_out()
+
     def _try_out(self, name: str) -> None:
         first, second = _token().encode(), _token().encode()
         with contextlib.suppress(FileExistsError):  # it is ours, also if the client has repeated the put

@@ -46,8 +46,8 @@ def doctor(
 ) -> Answer:
     """Ask all that a start asks, and show every answer: versions, rights, settings, limits, executors, disk, log.
 
-    This writes nothing, goes on after a wrong answer, and shows no secret: attach it to a report of a bug. Executors
-    and Delta are asked only if --pipeline names a function that makes a Spark session.
+    This writes nothing that stays, goes on after a wrong answer, and shows no secret: attach it to a report of a bug.
+    Executors and Delta are asked only if --pipeline names a function that makes a Spark session.
 
     Example: epochal doctor /data/checkpoint --pipeline job.py:pipeline --schema "id bigint, at timestamp"
     """

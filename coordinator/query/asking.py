@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import epochal
 from epochal.checkpoints import place
+from epochal.checkpoints.bucket import is_on_objects
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import EpochLog
+from epochal.checkpoints.objects import ObjectLog
 from epochal.checkpoints.place import Place
 from epochal.coordinator.environment import packages, versions
 from epochal.coordinator.environment.versions import AT_OWN_RISK
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NO_QUERY = "the query is not known here: call pipeline.doctor(df) in the job"
+CONDITION = "conditional put"
 LOG = "epoch log"
 """The question that the comparison of log and sinks needs."""
 
@@ -207,8 +210,10 @@ def of_checkpoint(where: str, spark: SparkSession | None, log: EpochLog | None) 
     yield Question("file system of the checkpoint", lambda: _file_system(where, spark))
     if log is not None:
         yield from of_log(log)
-    else:
-        yield Question(LOG, lambda: _read(_default_log(where, spark)))
+        return
+    yield Question(LOG, lambda: _read(_default_log(where, spark)))
+    if is_on_objects(where):
+        yield Question(CONDITION, lambda: _try_out(_default_log(where, spark)), (LOG,))
 
 
 def of_log(log: EpochLog) -> Iterator[Question]:
@@ -216,6 +221,14 @@ def of_log(log: EpochLog) -> Iterator[Question]:
     if isinstance(log, FilesLog):
         yield Question("file system of the log", lambda: _told(place.of(log.folder)))
     yield Question(LOG, lambda: _read(log))
+    if isinstance(log, ObjectLog):
+        yield Question(CONDITION, lambda: _try_out(log), (LOG,))
+
+
+def _try_out(log: EpochLog) -> str:
+    assert isinstance(log, ObjectLog)
+    log.check_store()
+    return "the store refuses to overwrite an object: one was created and deleted"
 
 
 def _default_log(where: str, spark: SparkSession | None) -> EpochLog:

@@ -337,10 +337,10 @@ class Pipeline:
     def check(self, df: DataFrame, checkpoint: str | None = None, output_mode: str = "append") -> Diagnosis:
         """Make the checks of a start that need no running query, on a DataFrame whose query is not started yet.
 
-        This writes nothing.  With ``checkpoint`` (the future checkpointLocation), its epoch log and the sinks are
-        compared, too.  Three things are checked only by the start: the trigger, a temporary checkpoint, and what your
-        own function makes of the first batch.  The first error is raised.  Without one, return what was found: print
-        it.
+        This writes nothing that stays: on an object store one hidden object is created and deleted.  With
+        ``checkpoint`` (the future checkpointLocation), its epoch log and the sinks are compared, too.  Three things are
+        checked only by the start: the trigger, a temporary checkpoint, and what your own function makes of the first
+        batch.  The first error is raised.  Without one, return what was found: print it.
         """
         inside.check_session(df)
         return require_all(self._parts(df, df.schema, df.sparkSession, checkpoint, output_mode), self._warn)
@@ -356,9 +356,9 @@ class Pipeline:
     ) -> Diagnosis:
         """Ask all that :meth:`check` asks, go on after errors, and return all answers: print it.
 
-        This writes nothing, and what it returns holds no secret.  All arguments may be left out; what then is not
-        asked is named.  ``schema``: the columns of the rows, where there is no DataFrame.  ``seconds``: after this time
-        a question without an answer counts as unanswered.
+        This writes nothing that stays, as ``check``, and what it returns holds no secret.  All arguments may be left
+        out; what then is not asked is named.  ``schema``: the columns of the rows, where there is no DataFrame.
+        ``seconds``: after this time a question without an answer counts as unanswered.
         """
         spark = running_session() if df is None else inside.classic_session(df)
         columns = df.schema if df is not None and spark is not None else schema

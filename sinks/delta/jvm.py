@@ -432,17 +432,17 @@ def session(sink: str) -> SparkSession:
     return running
 
 
-def self_test(spark: SparkSession, sink: str) -> None:
+def self_test(spark: SparkSession, sink: str) -> str:
     """Raise ``Misconfigured`` for a session without Delta, or with a Delta whose private API may differ.
 
-    Checked once per Spark application.
+    Checked once per Spark application.  Return what was found.
     """
     from py4j.java_gateway import JavaClass
 
     application = spark.sparkContext.applicationId
-    if application in _tested:
-        return
     jvm: Java = spark._jvm
+    if application in _tested:
+        return _told(jvm)
     if not isinstance(getattr(jvm, _DELTA + "DeltaLog"), JavaClass):
         raise _no_delta(spark, sink, "Delta's classes are not there")
     if EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
@@ -454,6 +454,12 @@ def self_test(spark: SparkSession, sink: str) -> None:
     except (JavaFailure, TypeError, AttributeError) as error:
         raise _unknown_delta(spark, sink, version, str(error).partition("\n")[0]) from error
     _tested.add(application)
+    return _told(jvm)
+
+
+def _told(jvm: Java) -> str:
+    version = str(getattr(jvm, "io.delta.package").VERSION())
+    return f"Delta {version}: {len(_METHODS)} classes have the methods that are called"
 
 
 def _try_private_parts(jvm: Java) -> None:

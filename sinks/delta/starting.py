@@ -60,8 +60,8 @@ def create_table(sink: Core, schema: StructType) -> None:
         jvm.create(session, sink.target.path, sink.target.table, gates.loosened(schema), sink.partition_by)
 
 
-TABLE = "table"
-"""The question that all others need."""
+DELTA, TABLE = "internal methods of Delta", "table"
+"""The questions that all others need."""
 
 
 def check(sink: Core, query: Query, schema: StructType) -> None:
@@ -73,7 +73,8 @@ def questions(sink: Core, query: Query, schema: StructType | None) -> Iterator[Q
     """See ``epochal.sinks.questions.Questioned``."""
     check_name("app", query.app, sink.name)
     there = There(sink)
-    yield Question(TABLE, there.told)
+    yield Question(DELTA, lambda: jvm.self_test(jvm.session(sink.name), sink.name))
+    yield Question(TABLE, there.told, (DELTA,))
     yield Question("log store", there.refuse_losing, (TABLE,))
     yield Question("transaction ids are kept", lambda: refuse_forgetful(sink, there.metadata), (TABLE,))
     yield Question("properties of the table", lambda: refuse_properties(sink, there.metadata), (TABLE,))

@@ -9,6 +9,7 @@ from typing import Any
 
 from epochal.coordinator.model.epoch import Query
 from epochal.coordinator.model.errors import Misconfigured
+from epochal.sinks.clocks import of_newest_record
 from epochal.sinks.kafka import encode, possible, produce, topics
 from epochal.sinks.kafka.batches import frame
 from epochal.sinks.kafka.client import SMALLEST_QUEUE_KB, Link, Options, kafka, log
@@ -54,6 +55,7 @@ def questions(sink: Core, query: Query, schema: Schema | None) -> Iterator[Quest
     there = There(sink, marker_topic)
     yield Question(OPTIONS, there.told_options, (CLIENT,))
     yield Question(TOPICS, there.told_topics, (OPTIONS,))
+    yield Question("clock", there.compared, (TOPICS,))
     yield Question(TIMEOUT, lambda: f"{there.timeout:g} s", (TOPICS,))
     for question in there.questions_of_topics():
         yield replace(question, needs=(TOPICS, TIMEOUT))
@@ -106,6 +108,10 @@ class There:
         found = (*self.topics.targets.values(), self.topics.marker)
         of_each = [f"{each.name}: {each.partitions} partitions, {each.replicas} replicas" for each in found]
         return f"cluster {self.topics.cluster}; {'; '.join(of_each)}"
+
+    def compared(self) -> Answer:
+        topic = self.topics.marker.name
+        return of_newest_record(topic, topics.newest_record(self.link, topic))
 
     def questions_of_topics(self) -> Iterator[Question]:
         sink = self._sink

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from epochal.coordinator.model.errors import Misconfigured, SinkUnavailable
+from epochal.sinks.clocks import CLOCKS_S
 from epochal.sinks.kafka.client import HEARD_S, Link, kafka
 from epochal.sinks.kafka.marker import LONGEST_TOPIC, MarkerTopic
 from epochal.sinks.questions import Question, Told
@@ -18,8 +19,6 @@ SMALLEST_MESSAGE = 2_000
 """librdkafka cannot cut its batches much smaller than this many bytes."""
 LONGEST_TRANSACTION = 300.0
 """How many seconds a transaction may last by default."""
-CLOCKS_S = 10.0
-"""How many seconds the clocks of brokers and executors may differ.  Clocks that are kept in step differ by far less."""
 SHORT_RETENTION_H = 24
 """A topic that keeps its rows for fewer hours gets a warning: a reader that is away for a night loses some."""
 
@@ -393,6 +392,16 @@ def check_length(marker_topic: MarkerTopic) -> None:
 def _describe(link: Link, name: str) -> Topic | None:
     with link.admin() as admin:
         return _describe_all(link, admin, [name])[name]
+
+
+def newest_record(link: Link, name: str) -> float | None:
+    """Return the largest timestamp in a topic with one partition, in seconds since 1970; None without a record."""
+    k = kafka()
+    with link.asking(f"for the newest record of {name}"), link.admin() as admin:
+        partition = k.TopicPartition(name, 0)
+        asked = admin.list_offsets({partition: k.admin.OffsetSpec.max_timestamp()}, request_timeout=link.timeout)
+        found: Any = link.answer(admin, asked[partition])
+    return found.timestamp / 1000 if found.timestamp >= 0 else None
 
 
 def _shown(link: Link, admin: Any, names: Sequence[str]) -> Mapping[str, Topic | None]:

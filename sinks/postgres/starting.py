@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from epochal.coordinator.model.epoch import Query
+from epochal.sinks.clocks import compared
 from epochal.sinks.epochs import Retention
 from epochal.sinks.postgres import adopting, advice, checking, creating, ddl, judging, rights, staging
 from epochal.sinks.postgres.advice import Script
@@ -65,6 +66,7 @@ def questions(sink: Core, query: Query, schema: Schema | None) -> Iterator[Quest
     yield Question("columns of the rows", partial(_check_rows, sink, schema))
     yield Question(CONNECTION, partial(_connected, sink))
     with contextlib.closing(Rehearsal(sink)) as server:
+        yield Question("clock", server.on(_clock), (CONNECTION,))
         if sink.staging is not None:
             asked = staging.questions(server.on, *where, sink.staging, columns)
         else:
@@ -131,6 +133,11 @@ def _check_rows(sink: Core, schema: Schema) -> str:
 def _connected(sink: Core) -> str:
     with sink.connector.session() as session:
         return session.about()
+
+
+def _clock(session: Session) -> Answer:
+    sql = "SELECT extract(epoch FROM clock_timestamp())::float8"
+    return compared("the server's clock", lambda: float(session.run(sql)[0][0]))
 
 
 def _columns(sink: Core, app: str, schema: Schema | None) -> checking.Columns:

@@ -208,6 +208,7 @@ WALL_CLOCKS = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "
 NOTES = {
     ("epochal.sinks.delta.core", "time.time"),  # Delta's `lastUpdated`, which nobody reads
     ("epochal.sinks.kafka.voting", "time.time"),  # the records' timestamp, as every producer sets it
+    ("epochal.sinks.clocks", "time.time"),  # how far another clock is from this one, told to people
     ("epochal.coordinator.query.operate", "datetime.datetime.now"),  # when a person said it, told to people
     ("epochal.coordinator.console.audit", "time.time"),  # how long ago, told to people
     ("epochal.coordinator.console.txns", "time.time"),  # the same

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from epochal import Pipeline
 from epochal.chaos.contract.logs import filled
-from epochal.chaos.servers.objects import ObjectServer
+from epochal.chaos.servers.objects import Fault, ObjectServer
 from epochal.checkpoints.files import FilesLog
 from epochal.checkpoints.log import Commit, Entry, Fence, Operator, Participant, Record, SinkStanding
 from epochal.checkpoints.objects import ObjectLog
@@ -248,6 +248,37 @@ def test_a_log_on_an_object_store_is_read_without_spark(monkeypatch: pytest.Monk
         told = json.loads(run("log", "s3a://lake/checkpoint", "--json", code=FINE))
     assert told["log"] == f"objects:s3a://lake/checkpoint/epochal/log at {server.endpoint}"
     assert [record["kind"] for record in told["records"]] == ["fence", "commit", "commit"]
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_the_doctor_tries_whether_a_store_refuses_to_overwrite(
+    monkeypatch: pytest.MonkeyPatch, conditional: bool
+) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setattr("epochal.coordinator.console.doctor.running_session", lambda: None)
+    with ObjectServer() as server:
+        server.conditional = conditional
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        told = json.loads(run("doctor", "s3a://lake/checkpoint", "--json", code=FINE if conditional else WRONG))
+        assert server.objects == {}
+    (finding,) = (each for each in told["findings"] if each["what"] == "conditional put")
+    assert finding["verdict"] == ("fine" if conditional else "wrong")
+    if not conditional:
+        assert "ignores the condition that a put must not overwrite" in finding["error"]["what"]
+
+
+def test_a_store_that_is_away_is_one_cross_for_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    monkeypatch.setattr("epochal.coordinator.console.doctor.running_session", lambda: None)
+    with ObjectServer() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        server.break_next(Fault(method="PUT", lands=False, answer=403, times=100))
+        told = json.loads(run("doctor", "s3a://lake/checkpoint", "--json", code=WRONG))
+    (finding,) = (each for each in told["findings"] if each["what"] == "conditional put")
+    assert finding["error"]["kind"] == "Misconfigured"
+    assert "may not be used (trial of the store)" in finding["error"]["what"]
 
 
 def test_the_bucket_policy_is_printed_without_asking_the_store() -> None:

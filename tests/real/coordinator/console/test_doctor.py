@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from pyspark.sql.types import StructType
 
 from epochal import Pipeline
@@ -22,6 +23,7 @@ from epochal.coordinator.model.epoch import Json, Query
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.coordinator.query.diagnosis import Diagnosis, Finding, Verdict
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
+from epochal.sinks.kafka.topics import newest_record
 from epochal.sinks.memory import MemoryServer, MemorySink
 from epochal.sinks.protocol import Schema, Sink
 from tests.real.coordinator.console.support import Console
@@ -64,6 +66,10 @@ def test_all_is_fine_without_spark(console: Console) -> None:
     assert "fsync=on, full_page_writes=on" in table["settings of the server"]["value"]
     assert "wal_level=" in table["settings of the server"]["value"]
     assert "psycopg " in table["connection"]["value"]
+    assert table["clock"]["value"].startswith("the server's clock is 0.")
+    assert "the newest record of topic" in topic["clock"]["value"]
+    assert "s behind this machine's clock; Kafka tells nobody its time" in topic["clock"]["value"]
+    assert [each["clock"]["verdict"] for each in (table, topic)] == ["fine", "fine"]
     assert "librdkafka " in topic["client"]["value"]
     assert "1 partitions, 1 replicas" in topic["topics"]["value"]
     assert "max.message.bytes=" in topic[f"limits of {console.topic}"]["value"]
@@ -115,6 +121,8 @@ def test_a_check_and_a_doctor_ask_the_same_and_with_spark_all_of_it(console: Con
     assert "Spark 4.2" in value["Spark", "Spark"]
     assert "sql.caseSensitive=false" in value["Spark", "settings of the session"]
     assert value["sink lake", "table"].startswith(str(console.lake))
+    assert value["sink lake", "internal methods of Delta"].startswith("Delta ")
+    assert value["Spark", "internal methods of Spark"].endswith("classes have the methods that are called")
     assert "FileSource" in value["query", "sources"] or "json" in value["query", "sources"]
 
 
@@ -188,6 +196,46 @@ def test_what_is_wrong_ends_with_code_1(console: Console) -> None:
         text = console.told("doctor", "--schema", COLUMNS, code=1)
         assert "✗ columns of" in text
         assert "Help: " in text
+
+
+# --- clocks --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def late_clock(console: Console) -> Iterator[str]:
+    """A schema with a clock that is 25 s late, for whoever has it before the server's own in the search path."""
+    late = "SELECT pg_catalog.clock_timestamp() - interval '25 s'"
+    observe(console.dsn, "CREATE SCHEMA late")
+    observe(console.dsn, f"CREATE FUNCTION late.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $${late}$$")
+    yield f"{console.dsn}{'&' if '?' in console.dsn else '?'}options=-csearch_path%3Dlate,pg_catalog,public"
+    observe(console.dsn, "DROP SCHEMA late CASCADE")
+
+
+def test_a_server_whose_clock_is_late_is_a_caution_and_no_refusal(console: Console, late_clock: str) -> None:
+    sinks = sinks_of(console, late_clock, console.bootstrap)[:1]
+    found = Pipeline(app=console.app, sinks=sinks, retry=FAST).doctor(console.rows())
+    (finding,) = (f for f in found.findings if (f.of, f.what) == ("sink table", "clock"))
+    assert finding.verdict is Verdict.CAUTION
+    assert "the server's clock is 2" in finding.cautions[0]
+    assert "s behind this machine's" in finding.cautions[0]
+    assert found.of(Verdict.WRONG) == []
+
+
+def test_a_record_that_is_dated_ahead_is_found(console: Console) -> None:
+    topic = f"{console.topic}-dated"
+    link = KafkaSink(console.bootstrap, topic=topic, name="dated")._core.link()
+    with AdminClient({"bootstrap.servers": console.bootstrap, "log_level": 0}) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+        try:
+            assert newest_record(link, topic) is None
+            ahead = time.time() + 30
+            producer = Producer({"bootstrap.servers": console.bootstrap, "log_level": 0})
+            for seconds in (ahead, ahead - 3600):  # the newest is not the last
+                producer.produce(topic, b"x", timestamp=int(seconds * 1000))
+            assert producer.flush(60) == 0
+            assert newest_record(link, topic) == pytest.approx(ahead, abs=0.002)
+        finally:
+            admin.delete_topics([topic])[topic].result(60)
 
 
 # --- a server is away ----------------------------------------------------------------------------
