@@ -12,6 +12,7 @@ import epochal
 import epochal.sinks
 from docs import generate
 from epochal.chaos.campaign import own
+from epochal.coordinator.environment import versions
 from tests.real.examples.test_readme import python_blocks
 
 ROOT = Path(__file__).parents[3]
@@ -156,6 +157,27 @@ def test_the_index_has_every_page_once() -> None:
     lines = re.findall(r"^- \[[^]]+\]\(([^)]+)\): .+$", index.read_text(), re.MULTILINE)
     assert len(lines) == len(set(lines))
     assert {f"docs/{name}" for name in lines} == {name_of(p) for p in DOCS.glob("*.md") if p != index} | COMING
+
+
+def test_the_page_of_platforms_says_which_versions_go_together() -> None:
+    page = (DOCS / "deploy-it.md").read_text()
+    table = page.partition("## Which versions go together")[2].partition("\n## ")[0]
+    rows = {row[0]: row for row in (line.strip("| ").split(" | ") for line in re.findall(r"^\| \d.*$", table, re.M))}
+    assert set(rows) == {series.name for series in versions.SERIES}
+    for series in versions.SERIES:
+        _, python, java, scala, delta, _ = rows[series.name]
+        assert (python, scala) == (told(series.python), series.scala)
+        assert (java.split()[0].strip(","), java.split()[-1]) == (series.java[0], str(int(series.java[1]) - 1))
+        assert delta == ("no release" if series.delta is None else told(series.delta))
+
+
+def told(supported: versions.Range) -> str:
+    """A range of versions as the page tells it."""
+    low, below = supported
+    major, minor = below.split(".")
+    high = f"{major}.{int(minor) - 1}"
+    lists = (low, high) == ("3.10", "3.11")  # as few as two versions of Python
+    return low if low == high else f"{low}, {high}" if lists else f"{low} to {high}"
 
 
 # --- examples ------------------------------------------------------------------------------------
