@@ -56,6 +56,11 @@ _BY_STATUS: Mapping[str, type[OSError]] = {"401": PermissionError, "403": Permis
 """What a status means where obstore has no exception of its own for it."""
 
 
+def located(bucket: Bucket, options: Options) -> Options:
+    """Return the options, for S3 with the location of the bucket; what they leave out comes from the environment."""
+    return s3.with_location(bucket.name, options, os.environ) if bucket.scheme in s3.SCHEMES else options
+
+
 def is_on_objects(url: str) -> bool:
     """Return whether the URL is one of an object store that can be opened here."""
     return url.partition("://")[0] in SCHEMES
@@ -81,12 +86,17 @@ class Bucket:
         return self._hidden(f"{self.url} at {self._endpoint}") if self._endpoint else self.url
 
     def list(self) -> list[str]:
-        """Return all names, in no order.  A listing of several pages is no snapshot.
+        """Return all names; see :meth:`lengths`."""
+        return [*self.lengths()]
 
-        Without the mark that some clients make for the folder itself.
+    def lengths(self, folder: str = "") -> dict[str, int]:
+        """Return the name of each object below a folder, with its length in bytes, in no order.
+
+        A listing of several pages is no snapshot.  Without the mark that some clients make for the URL's own folder.
         """
         with self._translated() as (obstore, store):
-            return [str(found["path"]) for page in obstore.list(store) for found in page if found["path"]]
+            pages = obstore.list(store, prefix=folder or None)
+            return {str(found["path"]): int(found["size"]) for page in pages for found in page if found["path"]}
 
     def read(self, name: str) -> bytes:
         """Return the whole content of an object; ``FileNotFoundError`` if there is none."""

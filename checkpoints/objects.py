@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from epochal.checkpoints import s3
-from epochal.checkpoints.bucket import Bucket, NoSuchRequest, Options
+from epochal.checkpoints.bucket import Bucket, NoSuchRequest, located
 from epochal.checkpoints.log import Entry, LogPosition, Record, encode
 from epochal.checkpoints.names import (
     Names,
@@ -72,7 +72,7 @@ class ObjectLog:
 
     def __init__(self, folder: str, **options: Any) -> None:
         check_types(ObjectLog.__init__.__annotations__, {"folder": folder})
-        self._bucket = Bucket(folder, lambda: _located(self._bucket, options))
+        self._bucket = Bucket(folder, lambda: located(self._bucket, options))
         self._tried = self._made = False
 
     @classmethod
@@ -283,11 +283,6 @@ class ObjectLog:
             state=f"{self.describe()}; nothing of the log was written",
             help=_OTHER_STORE,
         )
-
-
-def _located(bucket: Bucket, options: Options) -> Options:
-    """Return the options, for S3 with the location of the bucket."""
-    return s3.with_location(bucket.name, options, os.environ) if bucket.scheme in s3.SCHEMES else options
 
 
 def _token() -> str:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from epochal.checkpoints.bucket import is_on_objects
 from epochal.checkpoints.log import Commit, EpochLog
 from epochal.coordinator.console.render import CannotTell, Usage
 from epochal.coordinator.model.epoch import EpochNumber, EpochRequest, Query, SinkState
-from epochal.coordinator.model.errors import EpochalError, Misconfigured
+from epochal.coordinator.model.errors import EpochalError, Misconfigured, SinkUnavailable
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.history import History, LoggedEpoch
 from epochal.coordinator.protocol.judge import Case
@@ -150,24 +151,35 @@ def spark_progress(where: str) -> tuple[EpochNumber | None, EpochNumber | None]:
 
     Both are None if Spark's files cannot be read in this process.
     """
-    return progress_at(where, spark) if is_readable(where) else (None, None)
+    return progress_at(where, spark) if unreadable(where) is None else (None, None)
 
 
 def lacks_metadata(where: str) -> bool:
     """Return whether Spark's file ``metadata`` is known to be missing in the checkpoint."""
-    return is_readable(where) and not query_id_at(where, spark)
+    return unreadable(where) is None and not query_id_at(where, spark)
 
 
 def _ask(app: str, history: History, where: str) -> EpochRequest:
     """Return what Spark would ask for; if its files cannot be read here, what the log expects."""
-    if is_readable(where):
+    if unreadable(where) is None:
         return ask_at(app, where, spark)
     return EpochRequest(_query(app, history, where), history.expected or 0, fingerprint="")
 
 
-def is_readable(where: str) -> bool:
-    """Return whether the checkpoint's files can be read in this process."""
-    return local_path(where) is not None or running_session() is not None
+def unreadable(where: str) -> str | None:
+    """Return why the checkpoint's files cannot be read in this process; None if they can.
+
+    On an object store that may be so although the log can be read, because a pipeline may have a log elsewhere.
+    """
+    if local_path(where) is not None or running_session() is not None:
+        return None
+    if not is_on_objects(where):
+        return "they lie elsewhere than on this disk, and no Spark runs here"
+    try:
+        progress_at(where, spark)
+    except (Misconfigured, SinkUnavailable) as error:
+        return error.what
+    return None
 
 
 def spark() -> SparkSession:

@@ -13,7 +13,16 @@ from epochal.coordinator.console import audit, render
 from epochal.coordinator.console.load import find
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
 from epochal.coordinator.console.render import FINE, UNKNOWN, WRONG, Answer, answering, line, shown, table, told
-from epochal.coordinator.console.standing import Standing, doubt, lacks_metadata, log_of, resolve, spark_progress, take
+from epochal.coordinator.console.standing import (
+    Standing,
+    doubt,
+    lacks_metadata,
+    log_of,
+    resolve,
+    spark_progress,
+    take,
+    unreadable,
+)
 from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query.pipeline import Pipeline
@@ -182,7 +191,7 @@ def _notes(standing: Standing) -> list[str]:
     if standing.unanswered:
         notes.append(f"{', '.join(standing.unanswered)} did not answer: only some of a start's rules were applied")
     if standing.planned is None:
-        notes.append("Spark's own files were not read: the checkpoint is not on this disk, and no Spark runs here")
+        notes.append(f"Spark's own files were not read: {unreadable(standing.where)}")
     for name, epoch in standing.in_doubt.items():
         notes.append(f"{name}: epoch {epoch.number} is {doubt(epoch)} and not shown; a start finishes it first")
     return notes

@@ -194,7 +194,7 @@ def unless_spark_is_needed(look: Callable[[], None], where: str, sinks: Sequence
     """Look at log and sinks.  Raise ``NotAsked`` if that can be done only through Spark, and none runs."""
     if running_session() is not None:
         return look()
-    if local_path(where) is None:
+    if local_path(where) is None and not is_on_objects(where):
         raise NotAsked(f"Spark's own files in {where} are read through Spark's JVM, and {NO_SESSION}")
     try:
         return look()

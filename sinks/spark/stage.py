@@ -21,12 +21,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from epochal.checkpoints.bucket import is_on_objects
 from epochal.coordinator.model.epoch import PARQUET, Actor, Copy, CopyFile, EpochNumber
 from epochal.coordinator.model.errors import CommitInDoubt, EpochalError, Misconfigured, PrepareRefused
 from epochal.sinks.conditions import may_drop
 from epochal.sinks.spark import settings
-from epochal.sinks.spark.executors import first_cause
+from epochal.sinks.spark.executors import first_cause, running_session
 from epochal.sinks.spark.names import check_names, parts
+from epochal.sinks.spark.objects import ObjectFiles
 from epochal.sinks.spark.observing import observed
 
 if TYPE_CHECKING:
@@ -77,8 +79,15 @@ class Files(Protocol):
 
 
 def files_at(uri: str, spark: Callable[[], SparkSession]) -> Files:
-    """Return direct file access if ``uri`` is a local path, else access through Spark's file system layer."""
-    return LocalFiles() if local_path(uri) is not None else HadoopFiles(spark)
+    """Return direct file access if ``uri`` is a local path, else access through Spark's file system layer.
+
+    Where no Spark runs in this process, an object store is reached by a client of its own.
+    """
+    if local_path(uri) is not None:
+        return LocalFiles()
+    if is_on_objects(uri) and running_session() is None:
+        return ObjectFiles(uri)
+    return HadoopFiles(spark)
 
 
 class LocalFiles:
