@@ -46,7 +46,7 @@ test-browser: venv ## reports in a real headless Chromium; without one "Error 3"
 	$(PYTEST) tests/browser
 
 # The same: 3 where nothing failed and something is missing; ROWS are words that parts begin with (spark, kafka, ...).
-test-matrix: venv ## other versions of Spark, Kafka, Postgres, and pgbouncer; what is missing is named, "Error 3" (long)
+test-matrix: venv ## other versions of Spark, Kafka, Postgres; pgbouncer; S3; what is missing is named, "Error 3" (long)
 	$(BIN)/python -m tests.matrix $(ROWS)
 
 fuzz: venv       ## COUNT (2000) random pipelines of a SEED on real servers: right, or refused by name (about an hour)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from epochal.checkpoints.files import FilesLog
-from epochal.checkpoints.log import Commit, Fence
+from epochal.checkpoints.log import Commit, EpochLog, Fence
 
 COMMITTED = "committed"
 ABORTED = "aborted"
@@ -20,7 +20,11 @@ def from_log(checkpoint: Path, epoch: int) -> Callable[[], str]:
     It returns *committed* if the rows are those that the struck start prepared.  It returns *aborted* if they are those
     of a later start, which dropped what it found.
     """
-    log = FilesLog(checkpoint / LOG_FOLDER)
+    return in_log(FilesLog(checkpoint / LOG_FOLDER), epoch)
+
+
+def in_log(log: EpochLog, epoch: int) -> Callable[[], str]:
+    """Return the same as :func:`from_log`, for a log that lies elsewhere."""
     struck = [entry.record.actor for entry in log.read() if isinstance(entry.record, Fence)][-1]
 
     def outcome() -> str:

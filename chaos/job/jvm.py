@@ -36,13 +36,13 @@ WORKERS = "spark.python.daemon.module"
 MAKE_S = 900.0
 
 
-def short_lived() -> dict[str, str]:
-    """Return Spark settings, with the kit's jars, for a driver that lives shortly and for its executors.
+def short_lived(*more: Path) -> dict[str, str]:
+    """Return Spark settings, with the kit's jars and ``more``, for a driver that lives shortly and for its executors.
 
     The first call on a machine makes the archive, which takes about a minute; other calls wait for it.  If this Java
     cannot make one, drivers start without it.
     """
-    found = jars_of_sessions()
+    found = [*jars_of_sessions(), *more]
     return _conf(" ".join([QUICK, *classes.options(_archive(found))]), found) | {WORKERS: "epochal.chaos.job.workers"}
 
 

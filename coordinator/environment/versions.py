@@ -44,6 +44,7 @@ POSTGRES_MATRIX = {"14": "14.24.0", "15": "15.19.0", "17": "17.11.0"}  # series 
 HADOOP = "3.5.0"
 TOXIPROXY = "2.12.0"
 TOXIPROXY_PYTHON = "0.1.1"
+VERSITYGW = "1.8.0"
 GO_WHEEL = "1.26.6"
 
 Range = tuple[str, str]
@@ -209,6 +210,17 @@ HDFS_JARS = Jars(
         "net.bytebuddy:byte-buddy:1.15.11",
         "net.bytebuddy:byte-buddy-agent:1.15.11",
         "org.objenesis:objenesis:3.3",
+    ),
+    transitive=False,
+)
+
+# Hadoop's client of S3, for the Hadoop version that PySpark ships, and what it reads with. The bundle has 686 MB.
+S3A_JARS = Jars(
+    "s3a",
+    (
+        f"org.apache.hadoop:hadoop-aws:{HADOOP}",
+        "software.amazon.awssdk:bundle:2.35.4",
+        "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
     ),
     transitive=False,
 )

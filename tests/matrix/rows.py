@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from epochal.chaos.servers import environments, jars, postgres
+from epochal.chaos.servers import environments, jars, postgres, s3
 from epochal.chaos.servers.kafka import LIBRARIES
 from epochal.chaos.servers.spark import DELTA_VERSION
 from epochal.coordinator.environment.versions import (
@@ -21,7 +21,9 @@ from epochal.coordinator.environment.versions import (
     POSTGRES_MATRIX,
     PYSPARK,
     PYTHON_MATRIX,
+    S3A_JARS,
     SERIES,
+    VERSITYGW,
     delta_jars,
     kafka_broker_jars,
     series_of,
@@ -148,6 +150,7 @@ ON_PYTHON = (
     KILL,
 )
 ON_PGBOUNCER = ("tests/matrix/test_pgbouncer.py",)
+ON_OBJECT_STORE = ("tests/matrix/test_object_store.py",)
 
 
 def rows() -> list[Row]:
@@ -155,6 +158,7 @@ def rows() -> list[Row]:
     return [
         *(_postgres(version) for version in sorted({*POSTGRES[:-1], *POSTGRES_MATRIX})),
         Row("pgbouncer", "transaction mode", "sinks and log behind a pool", ON_PGBOUNCER, _pgbouncer),
+        Row("Object store", f"versitygw {VERSITYGW}", "log, copy, kills, two drivers, console", ON_OBJECT_STORE, _s3),
         *(_kafka(version) for version in KAFKA_MATRIX),
         *(_python(version) for version in PYTHON_MATRIX),
         *(_spark(*pair) for series in SERIES for pair in series.pairs if pair[0] != PYSPARK),
@@ -242,6 +246,12 @@ def _venv(version: str) -> Path:
     shared = sysconfig.get_path("purelib")
     (own / "of-the-checkout.pth").write_text(f"import site; site.addsitedir({shared!r})\n")
     return python
+
+
+def _s3() -> Ready:
+    s3.binary()
+    jars.resolve(S3A_JARS)
+    return Ready()
 
 
 def _pgbouncer() -> Ready:

@@ -126,6 +126,7 @@ def test_every_version_of_the_table_has_its_row() -> None:
     found = {(each.part, each.version) for each in rows.rows()}
     named = {(part.name, version) for part in versions.PARTS for version in part.matrix if part is not versions.SPARK}
     also = {("Postgres", version) for version in versions.POSTGRES[:-1]} | {("pgbouncer", "transaction mode")}
+    also |= {("Object store", f"versitygw {versions.VERSITYGW}")}
     assert {row for row in found if row[0] != "Spark"} == named | also
     of_spark = [version.partition(" with Delta ") for part, version in found if part == "Spark"]
     pairs = {(spark, delta or versions.series_of(spark).delta_jar) for spark, _, delta in of_spark}

@@ -1,18 +1,21 @@
 """The driver program that gets killed: one query, three real sinks, rows that say which evaluation made them.
 
-    python -m tests.real.kills.driver MASTER [NAME=VALUE ...]
+    python -m tests.real.kills.driver MASTER [CONF]
 
-The names are settings of Spark.
+``CONF``: more settings of the session, as JSON.
+
 It takes one start after another (``epochal.chaos.strike.standby``), of this job or of that in ``idempotent.py``.  One
 file of the source, JSON or of a Delta table, is one epoch; a start ends when all are done, or waits for more.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import epochal
@@ -53,13 +56,13 @@ def pipeline(settings: dict[str, Any]) -> epochal.Pipeline:
     return epochal.Pipeline(app=settings["app"], sinks=[sink for sink in sinks if sink.name in settings["sinks"]])
 
 
-def session(master: str, more: Sequence[str]) -> SparkSession:
+def session(master: str, more: Mapping[str, str]) -> SparkSession:
     conf = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "4",
         "spark.executor.memory": "1g",
         **jvm.short_lived(),
         **INTERPRETED,
-        **dict(setting.split("=", 1) for setting in more),
+        **more,
     }
     return spark_session(master, app="kills", conf=conf)
 
@@ -81,8 +84,8 @@ def run(spark: SparkSession, settings: dict[str, Any]) -> None:
 JOBS = {"rows": run, "looked-up": idempotent.run}
 
 
-def main(master: str, more: Sequence[str]) -> None:
-    spark = session(master, more)
+def main(master: str, conf: Mapping[str, str] = MappingProxyType({})) -> None:
+    spark = session(master, conf)
 
     def one(settings: dict[str, Any], _: Path) -> int:
         JOBS[settings["job"]](spark, settings)
@@ -93,4 +96,4 @@ def main(master: str, more: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     end_with_parent()
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1], *map(json.loads, sys.argv[2:]))

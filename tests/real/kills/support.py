@@ -7,11 +7,11 @@ import json
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psycopg
 import pyarrow as pa
@@ -19,11 +19,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from epochal.chaos.demo.readers import committed_records
 from epochal.chaos.demo.strikes import Checkpoint
-from epochal.chaos.demo.verdict import from_log
+from epochal.chaos.demo.verdict import LOG_FOLDER, in_log
 from epochal.chaos.job import jvm
 from epochal.chaos.strike.nemesis import NotCounted, poll
 from epochal.chaos.strike.replay import epochs
 from epochal.chaos.strike.standby import Standby, Start
+from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.log import EpochLog
 
 ROWS = 20
 SINKS = ("postgres", "kafka", "delta")
@@ -35,10 +37,11 @@ Row = tuple[int, str]
 
 
 @contextmanager
-def drivers(master: str, folder: Path, *settings: str) -> Iterator[Standby]:
-    """Processes of ``driver.py`` with these settings of Spark, none of which outlives the block."""
+def drivers(master: str, folder: Path, program: Sequence[str] = ("tests.real.kills.driver",)) -> Iterator[Standby]:
+    """Processes of ``driver.py``, or of another program like it, none of which outlives the block."""
     jvm.short_lived()  # made, where it has to be, before a driver is waited for
-    with contextlib.closing(Standby(["-m", "tests.real.kills.driver", master, *settings], folder)) as them:
+    name, *more = program
+    with contextlib.closing(Standby(["-m", name, master, *more], folder)) as them:
         yield them
 
 
@@ -95,6 +98,18 @@ class Job:
     def checkpoint_path(self) -> Path:
         return self.folder / self.checkpoint
 
+    @property
+    def checkpoint_url(self) -> str:
+        """As the driver is told it."""
+        return str(self.checkpoint_path)
+
+    @property
+    def lake_url(self) -> str:
+        return self.lake
+
+    def log(self) -> EpochLog:
+        return FilesLog(self.checkpoint_path / LOG_FOLDER)
+
     def feed(self) -> None:
         """One more file, while drivers run."""
         self._add(self.epochs)
@@ -104,25 +119,29 @@ class Job:
     def start(self, *armed: str, waits: bool = False) -> Iterator[Start]:
         """Ended with the block whatever it does.  It ends with the input, or ``waits`` for more."""
         self.starts += 1
-        settings = {
+        settings = self.settings(waits=waits)
+        self.first = False
+        with self.drivers.begin(self.folder / f"{self.checkpoint}-start-{self.starts}", settings, armed) as driver:
+            yield driver
+
+    def settings(self, *, waits: bool = False) -> Mapping[str, Any]:
+        """Of the next start; see ``driver.py``."""
+        return {
             "job": "rows",
             "app": self.topic,  # the broker is shared, and keeps a marker per app
             "source": str(self.source),
             "format": self.format,
-            "checkpoint": str(self.checkpoint_path),
+            "checkpoint": self.checkpoint_url,
             "dsn": self.dsn,
             "table": self.table,
             "bootstrap": self.bootstrap,
             "topic": self.topic,
             "votes": self.votes,
-            "lake": self.lake,
+            "lake": self.lake_url,
             "sinks": list(self.sinks),
             "create": self.first,
             "trigger": {"processingTime": "1 second"} if waits else {"availableNow": True},
         }
-        self.first = False
-        with self.drivers.begin(self.folder / f"{self.checkpoint}-start-{self.starts}", settings, armed) as driver:
-            yield driver
 
     def with_checkpoint(self, name: str, *, copied: bool) -> Job:
         """The same app and sinks from another checkpoint: a copy of this one as it is now, or a new one."""
@@ -215,7 +234,7 @@ def kill_in_turn(job: Job, kills: Sequence[Kill]) -> None:
             driver.see_blocked(kill.rules[0], SEEN_S)
             assert {death.signal for death in driver.kill()} == {signal.SIGKILL}
         if kill.epoch is not None and kill.outcome is not None:
-            outcomes.append(from_log(job.checkpoint_path, kill.epoch))
+            outcomes.append(in_log(job.log(), kill.epoch))
     finish(job)
     assert [outcome() for outcome in outcomes] == [kill.outcome for kill in kills if kill.outcome is not None]
 

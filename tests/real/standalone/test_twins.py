@@ -5,6 +5,7 @@ On a standalone cluster of two hosts, without an external shuffle service.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -57,8 +58,8 @@ def cluster() -> Iterator[StandaloneCluster]:
 
 @contextmanager
 def on(cluster: StandaloneCluster, folder: Path, settings: Mapping[str, str]) -> Iterator[Standby]:
-    told = [f"{name}={value}" for name, value in {**EXECUTORS, **settings}.items()]
-    with drivers(cluster.url, folder, *told) as them:
+    conf = json.dumps({**EXECUTORS, **settings})
+    with drivers(cluster.url, folder, ("tests.real.kills.driver", conf)) as them:
         yield them
 
 

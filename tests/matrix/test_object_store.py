@@ -1,0 +1,254 @@
+"""A query whose checkpoint lies on s3a://, on a real S3 server: Spark's own files, the durable copy and the epoch log.
+
+The server keeps each object as a file, so the tests read what lies there from the disk, past server and client.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from epochal.chaos import servers
+from epochal.chaos.contract.logs import ProcessContract
+from epochal.chaos.demo.verdict import ABORTED, COMMITTED
+from epochal.chaos.job import jvm
+from epochal.chaos.servers import jars
+from epochal.chaos.servers.s3 import S3Server
+from epochal.chaos.servers.spark import spark_session
+from epochal.checkpoints.log import EpochLog, Fence
+from epochal.checkpoints.objects import ObjectLog
+from epochal.coordinator.environment.versions import S3A_JARS
+from epochal.coordinator.model.epoch import Actor, Json
+from epochal.sinks.spark.executors import clone
+from epochal.sinks.spark.stage import SparkStage
+from tests.real.kills.support import LOCAL, SEEN_S, SINKS, Job, Kill, drivers, ends_named, finish, kill_in_turn
+from tests.real.kills.test_two_drivers import BEFORE_ITS_DECISION, IDENTIFIED, IN_COMMIT, TAKEN_OVER
+
+pytestmark = pytest.mark.timeout(2400)
+
+BEFORE_THE_DECISION = (
+    Kill("after-copy", 1, ABORTED),
+    Kill("after-prepare", 2, ABORTED),
+    Kill("before-decide", 3, ABORTED),
+)
+AFTER_THE_DECISION = (
+    Kill("after-decide", 1, COMMITTED),
+    Kill("before-publish@kafka", 2, COMMITTED),
+    Kill("after-sink-commit@delta", 3, COMMITTED, hold=("before-sink-commit@postgres",)),
+    Kill("before-return", 4, COMMITTED),
+)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    jvm.short_lived(*jars.resolve(S3A_JARS))
+    with S3Server() as server:
+        yield server
+
+
+@dataclass
+class S3Job(Job):
+    """A job whose checkpoint lies on the server, and also its Delta table if that is ``lake_on_s3``."""
+
+    s3: S3Server = field(kw_only=True)
+    lake_on_s3: bool = False
+
+    @property
+    def checkpoint_path(self) -> Path:
+        return self.s3.files / self.topic / self.checkpoint
+
+    @property
+    def checkpoint_url(self) -> str:
+        return self.s3.url(f"{self.topic}/{self.checkpoint}")
+
+    @property
+    def lake(self) -> str:
+        return str(self.s3.files / self.topic / "lake") if self.lake_on_s3 else super().lake
+
+    @property
+    def lake_url(self) -> str:
+        return self.s3.url(f"{self.topic}/lake") if self.lake_on_s3 else self.lake
+
+    def log(self) -> ObjectLog:
+        return ObjectLog(f"{self.checkpoint_url}/epochal/log", **self.s3.options)
+
+    def check_exact(self) -> None:
+        """And of the durable copies only those of the newest start are left, without a file of a dead task."""
+        super().check_exact()
+        newest = max(entry.record.actor.generation for entry in self.log().read() if isinstance(entry.record, Fence))
+        copies = self.checkpoint_path / "epochal" / "copies"
+        left = [path.relative_to(copies).parts for path in copies.rglob("*") if path.is_file()]
+        assert {parts[1].partition("-")[0] for parts in left} == {str(newest)}
+        assert [parts for parts in left if len(parts) != 3] == []
+
+
+@pytest.fixture
+def job(
+    tmp_path: Path, s3: S3Server, pg_database: str, kafka_server: servers.Kafka, topic_name: str
+) -> Iterator[S3Job]:
+    """It has no epochs yet."""
+    conf = json.dumps(s3.hadoop_conf)
+    with drivers(LOCAL, tmp_path / "drivers", ("tests.matrix.s3a_driver", conf)) as them:
+        yield S3Job(them, tmp_path, pg_database, kafka_server.bootstrap, topic_name, 0, s3=s3)
+
+
+def feed(job: Job, epochs: int) -> None:
+    for _ in range(epochs):
+        job.feed()
+
+
+# --- the log ----------------------------------------------------------------------------------------
+
+
+class TestObjectLog(ProcessContract):
+    """Threads and processes race for positions, too: the server lets one of several puts win."""
+
+    @pytest.fixture
+    def url(self, s3: S3Server) -> str:
+        return s3.url(f"log-{uuid.uuid4().hex}")
+
+    @pytest.fixture
+    def open_log(self, s3: S3Server, url: str) -> Callable[[], EpochLog]:
+        return lambda: ObjectLog(url, **s3.options)
+
+    @pytest.fixture
+    def source(self, s3: S3Server, url: str) -> str:
+        return f"from epochal.checkpoints.objects import ObjectLog; log = ObjectLog({url!r}, **{s3.options!r})"
+
+
+# --- a query ----------------------------------------------------------------------------------------
+
+
+def test_killed_before_the_decision_an_epoch_is_dropped_and_done_anew(job: S3Job) -> None:
+    feed(job, 5)
+    kill_in_turn(job, BEFORE_THE_DECISION)
+    job.check_exact()
+
+
+def test_killed_after_the_decision_an_epoch_is_finished_and_the_console_tells_it(job: S3Job) -> None:
+    """Here the Delta table lies on the server, too, where Delta itself keeps only the writers of one driver apart."""
+    job = replace(job, lake_on_s3=True)
+    feed(job, 6)
+    kill_in_turn(job, AFTER_THE_DECISION)
+    job.check_exact()
+    told = console(job, "status")
+    assert told["spark"] == {"planned": 5, "committed": 5}
+    assert {sink["name"]: (sink["epoch"], sink["error"]) for sink in told["sinks"]} == dict.fromkeys(SINKS, (5, None))
+    assert console(job, "verify")["findings"] == []
+    assert len(console(job, "log")["records"]) == len(job.log().read())
+    copies = console(job, "clean", "--yes")["copies"]
+    assert copies == {"removable": [], "done": [], "why": None}
+
+
+def console(job: S3Job, command: str, *options: str) -> Json:
+    """What the command says in a process without Spark, with the credentials of the environment."""
+    program = job.folder / "console_job.py"
+    program.write_text(f"from tests.real.kills import driver\npipeline = driver.pipeline({dict(job.settings())!r})\n")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "epochal.coordinator.console.cli",
+            command,
+            job.checkpoint_url,
+            *_of(program, command),
+            *options,
+            "--json",
+        ],
+        env={**os.environ, **job.s3.environment},
+        capture_output=True,
+        text=True,
+        timeout=SEEN_S,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout, done.stderr)
+    told: Json = json.loads(done.stdout)
+    return told
+
+
+def _of(program: Path, command: str) -> Sequence[str]:
+    return () if command == "log" else ("--pipeline", f"{program}:pipeline")
+
+
+def test_the_older_of_two_drivers_ends(job: S3Job) -> None:
+    """Hadoop's client of S3 does not keep them apart: a rename there overwrites."""
+    feed(job, 7)
+    with ExitStack() as drivers:
+        first = drivers.enter_context(job.start(BEFORE_ITS_DECISION))
+        first.see_blocked(BEFORE_ITS_DECISION, SEEN_S)
+        first.pause()
+        first.go(BEFORE_ITS_DECISION)
+
+        second = drivers.enter_context(job.start(IN_COMMIT))
+        second.see_blocked(IN_COMMIT, SEEN_S)
+        first.resume()
+        ends_named(first, *TAKEN_OVER)
+        second.pause()
+        second.go(IN_COMMIT)
+
+        third = drivers.enter_context(job.start(IDENTIFIED))
+        third.see_blocked(IDENTIFIED, SEEN_S)
+        second.resume()
+        ends_named(second, *TAKEN_OVER)
+        third.pause()
+        third.go(IDENTIFIED)
+
+        finish(job)
+        third.resume()
+        ends_named(third, *TAKEN_OVER)
+    job.check_exact()
+
+
+# --- the durable copy -------------------------------------------------------------------------------
+
+MAGIC = {
+    "fs.s3a.committer.name": "magic",
+    "fs.s3a.committer.magic.enabled": "true",
+    "mapreduce.outputcommitter.factory.scheme.s3a": "org.apache.hadoop.fs.s3a.commit.S3ACommitterFactory",
+}
+"""Hadoop's committers for S3.  Spark takes them for Parquet only with its module hadoop-cloud, which is not here."""
+
+
+@pytest.fixture(scope="module")
+def spark(s3: S3Server) -> Iterator[SparkSession]:
+    conf = {**jvm.short_lived(*jars.resolve(S3A_JARS)), **s3.hadoop_conf}
+    session = spark_session(LOCAL, app="object-store", conf=conf)
+    yield session
+    session.stop()
+
+
+@pytest.mark.parametrize("settings", [{}, MAGIC], ids=["default", "magic"])
+def test_a_copy_is_what_the_tasks_wrote_that_ended(s3: S3Server, spark: SparkSession, settings: dict[str, str]) -> None:
+    """A task that fails after it has written runs again.  Of what it wrote nothing is read, and nothing is left."""
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        yield from batches
+        if task.partitionId() == 1 and task.attemptNumber() == 0:
+            raise RuntimeError("the task fails after it has written")
+
+    session = clone(spark)
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    checkpoint = uuid.uuid4().hex
+    stage = SparkStage(s3.url(checkpoint), lambda: session)
+    rows = session.range(0, 1000, numPartitions=2).mapInArrow(fail_once, "id long")
+    copy = stage.write(0, Actor(1, 7), rows)
+    assert sorted(row.id for row in stage.read(copy).collect()) == list(range(1000))
+    folder = s3.files / checkpoint / "epochal" / "copies" / "0" / "1-7"
+    assert sorted(path.name for path in folder.rglob("*")) == sorted(file.path for file in copy.files)
+    stage.clean(Actor(2, 8), keep=[])
+    assert not [path for path in folder.parent.rglob("*") if path.is_file()]
