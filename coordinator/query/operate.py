@@ -148,7 +148,7 @@ class _Operation:
             self._ask = _begun(self._ask, new=new and isinstance(act, Adopt))
         telling = EventPublisher(self._ask.query, pipeline.consumers())
         self._coordinator = pipeline.coordinator(self._ask.query, self._sinks, running_session, telling)
-        self._log = pipeline.log_at(self._ask.query.checkpoint, needing(running_session))
+        self._log = pipeline.log_at(self._ask.query.checkpoint, running_session)
 
     def __enter__(self) -> _Operation:
         return self

@@ -41,7 +41,7 @@ from epochal.coordinator.query.asking import (
     of_sink,
     unless_spark_is_needed,
 )
-from epochal.coordinator.query.checkpoint import ask_at, default_log, located, needing
+from epochal.coordinator.query.checkpoint import ask_at, default_log, located, needing, reachable_log
 from epochal.coordinator.query.diagnosis import Diagnosis
 from epochal.coordinator.query.doctor import SECONDS, Part, diagnose, require_all
 from epochal.coordinator.query.plan import PlanFacts, analyzed, check_streaming
@@ -309,7 +309,7 @@ class Pipeline:
         return Coordinator(
             query=query,
             sinks=sinks,
-            log=self.log_at(query.checkpoint, needed),
+            log=self.log_at(query.checkpoint, spark),
             mode=self._mode,
             stage=SparkStage(query.checkpoint, needed),
             runner=Threads(spark),
@@ -471,12 +471,15 @@ class Pipeline:
     def _warn(self, caution: str) -> None:
         _log.warning("%s", caution, extra=extra(app=self._app))
 
-    def log_at(self, checkpoint: str, spark: Callable[[], SparkSession]) -> EpochLog:
+    def log_at(self, checkpoint: str, spark: Callable[[], SparkSession | None]) -> EpochLog:
         """Return the log that was passed, else the one below the checkpoint.
 
         Raise ``Misconfigured`` if the checkpoint's file system cannot hold a log.
         """
-        return self._log if self._log is not None else default_log(checkpoint, lambda: hadoop_of(spark()))
+        if self._log is not None:
+            return self._log
+        needed = needing(spark)
+        return reachable_log(checkpoint, spark()) or default_log(checkpoint, lambda: hadoop_of(needed()))
 
     def _notes(self) -> list[str]:
         notes = []

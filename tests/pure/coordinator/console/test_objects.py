@@ -116,6 +116,15 @@ def test_verify_looks_at_sparks_own_files(tmp_path: Path) -> None:
     assert [line for line in told["unchecked"] if line.startswith("Spark's own files")] == []
 
 
+@pytest.mark.usefixtures("server")
+def test_the_doctor_compares_the_log_with_the_sinks(tmp_path: Path) -> None:
+    """It comes as far as the sink, whose server is away."""
+    told = json.loads(run("doctor", WHERE, "--pipeline", job(tmp_path), "--json", code=UNKNOWN))
+    found = {each["what"]: each for each in told["findings"] if each["of"] == "checkpoint"}
+    assert found["epoch log"]["value"].endswith("4 records, 2 starts, last epoch 1")
+    assert found["log and sinks agree"]["verdict"] == "unknown", "and not: not asked"
+
+
 @pytest.mark.remedy(
     "the files of the checkpoint cannot be reached: …",
     "set the credentials of the store for this command, and AWS_ENDPOINT_URL_S3 for a store that is not AWS; or ask"

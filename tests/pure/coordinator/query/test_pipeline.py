@@ -247,7 +247,7 @@ def test_what_would_hang_the_query_becomes_an_exception(error: BaseException) ->
     ],
 )
 def test_the_default_log_lies_in_the_checkpoint(checkpoint: str, kind: str) -> None:
-    assert Pipeline(app="app", sinks=sinks("a")).log_at(checkpoint, SPARK).describe() == kind
+    assert Pipeline(app="app", sinks=sinks("a")).log_at(checkpoint, lambda: SPARK).describe() == kind
 
 
 @pytest.mark.parametrize("scheme", ["s3n", "adl", "oss", "never-heard-of"])
@@ -258,14 +258,19 @@ def test_the_default_log_lies_in_the_checkpoint(checkpoint: str, kind: str) -> N
 def test_a_checkpoint_where_no_log_can_lie_is_refused_unless_one_is_passed(scheme: str) -> None:
     checkpoint = f"{scheme}://bucket/checkpoint"
     with pytest.raises(Misconfigured, match=f"the epoch log cannot lie on {scheme}://") as refused:
-        Pipeline(app="app", sinks=sinks("a")).log_at(checkpoint, SPARK)
+        Pipeline(app="app", sinks=sinks("a")).log_at(checkpoint, lambda: SPARK)
     assert "log=PostgresLog" in refused.value.help
     passed = MemoryLog()
-    assert Pipeline(app="app", sinks=sinks("a"), log=passed).log_at(checkpoint, SPARK) is passed
+    assert Pipeline(app="app", sinks=sinks("a"), log=passed).log_at(checkpoint, lambda: SPARK) is passed
     kept = PostgresLog("postgresql://user@host/db", "flights")
-    assert Pipeline(app="app", sinks=sinks("a"), log=kept).log_at(checkpoint, SPARK) is kept
+    assert Pipeline(app="app", sinks=sinks("a"), log=kept).log_at(checkpoint, lambda: SPARK) is kept
     for there in ("hdfs://cluster/checkpoint", "file:/checkpoint"):
-        assert Pipeline(app="app", sinks=sinks("a")).log_at(there, SPARK).describe().endswith("/checkpoint/epochal/log")
+        assert (
+            Pipeline(app="app", sinks=sinks("a"))
+            .log_at(there, lambda: SPARK)
+            .describe()
+            .endswith("/checkpoint/epochal/log")
+        )
 
 
 BLOCKED = """
