@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 from epochal.chaos.servers import go
 from epochal.chaos.servers.process import LOOPBACK, Command, Server
@@ -34,7 +35,7 @@ class S3Server(Server):
         return f"s3a://{self.bucket}/{path}"
 
     @property
-    def options(self) -> dict[str, str]:
+    def options(self) -> dict[str, Any]:
         """What a client of obstore needs besides the URL."""
         return {
             "endpoint": self.endpoint,
