@@ -112,7 +112,8 @@ def test_what_does_not_fit_is_refused_by_its_own_text(select: list[str] | None, 
 
 
 ANSI = {"spark.sql.ansi.enabled": "true"}  # the default from Spark 4.0 on
-OF_4_0 = [("mine(n)", "mine")] if hasattr(functions, "listagg") else []  # a function that is written in SQL
+OF_4_0 = [("mine(n)", "mine"), ("variable", "variablereference(system.session.variable=1)")]
+OF_4_0 = OF_4_0 if hasattr(functions, "listagg") else []
 OF_4_1 = [("current_time()", "current_time(6)")] if hasattr(functions, "current_time") else []
 
 
@@ -147,13 +148,12 @@ OF_4_1 = [("current_time()", "current_time(6)")] if hasattr(functions, "current_
         ("python(n)", "python"),
         ("(SELECT max(id) FROM range(3))", "scalarsubquery()"),
         ("exists (SELECT 1)", "exists()"),
-        ("variable", "variablereference(system.session.variable=1)"),
     ],
 )
 def test_what_may_differ_the_next_time_is_refused_by_name(spark: SparkSession, expression: str, name: str) -> None:
     if OF_4_0:
         spark.sql("CREATE OR REPLACE TEMPORARY FUNCTION mine(x long) RETURNS long RETURN x * 2")
-    spark.sql("DECLARE OR REPLACE VARIABLE variable int DEFAULT 1")
+        spark.sql("DECLARE OR REPLACE VARIABLE variable int DEFAULT 1")
     spark.udf.register("python", lambda n: n, "long")
     for made in (projection([f"{expression} AS x"]), projection(["id"], f"({expression}) IS NOT NULL")):
         with pytest.raises(Misconfigured, match="compute it in the query, before the pipeline") as refused:
