@@ -142,7 +142,7 @@ OF_4_1 = [("current_time()", "current_time(6)")] if hasattr(functions, "current_
         ("timestamp 'now'", "timestamp 'now'"),
         ("DATE'tomorrow'", "DATE'tomorrow'"),
         ("current_user()", "current_user()"),
-        ("current_database()", "current_schema()"),
+        ("current_database()", "current_schema()" if OF_4_0 else "current_database()"),
         ("current_timezone()", "current_timezone()"),
         *OF_4_0,
         ("python(n)", "python"),
