@@ -38,6 +38,8 @@ QUICK: dict[str, Any] = {
     "client_options": {"timeout": "1s"},
     "retry_config": {"max_retries": 2, "backoff": {"init_backoff": timedelta(milliseconds=5)}},
 }
+PATIENT: dict[str, Any] = {"client_options": {"timeout": "60s"}}
+"""For a request during which the server has much done to it: a slow machine takes its time."""
 NEVER: dict[str, Any] = {"client_options": {"timeout": "1s"}, "retry_config": {"max_retries": 0}}
 """The client repeats nothing."""
 
@@ -463,9 +465,9 @@ class Turnover:
 @pytest.mark.parametrize("times", [1, 5])
 def test_a_reader_that_a_compaction_overtakes_between_two_pages_looks_again(server: ObjectServer, times: int) -> None:
     entries = filled(opened(server), 4)
-    server.page, server.meanwhile = 2, Turnover(opened(server), times)
+    server.page, server.meanwhile = 2, Turnover(opened(server, **PATIENT), times)
     last = 3 + 3 * times
-    assert list(opened(server).read()) == [entries[0], *(Entry(p, commit(p)) for p in (last - 1, last))]
+    assert list(opened(server, **PATIENT).read()) == [entries[0], *(Entry(p, commit(p)) for p in (last - 1, last))]
 
 
 def test_a_reader_whose_record_is_deleted_before_it_reads_looks_again(server: ObjectServer) -> None:
@@ -483,8 +485,8 @@ def test_a_reader_whose_record_is_deleted_before_it_reads_looks_again(server: Ob
 
 def test_an_append_that_a_compaction_overtakes_between_two_pages_does_not_see_a_gap(server: ObjectServer) -> None:
     filled(opened(server), 4)
-    server.page, server.meanwhile = 2, Turnover(opened(server))
-    assert not opened(server).append(4, LATE)
+    server.page, server.meanwhile = 2, Turnover(opened(server, **PATIENT))
+    assert not opened(server, **PATIENT).append(4, LATE)
 
 
 class Torn:
