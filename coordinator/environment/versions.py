@@ -224,6 +224,8 @@ S3A_JARS = Jars(
     ),
     transitive=False,
 )
+# Lets Spark write Parquet by Hadoop's committers for S3. That of Spark 4.2 could not be downloaded; this one works.
+HADOOP_CLOUD_JARS = Jars("hadoop-cloud", (f"org.apache.spark:spark-hadoop-cloud_{SCALA}:4.0.1",), transitive=False)
 
 # For the plain foreachBatch job that the demo runs beside ours. Epochal itself needs no JDBC.
 POSTGRES_JDBC_JARS = Jars("postgres-jdbc", ("org.postgresql:postgresql:42.7.7",), transitive=False)

@@ -16,6 +16,7 @@ from epochal.chaos.servers.kafka import LIBRARIES
 from epochal.chaos.servers.spark import DELTA_VERSION
 from epochal.coordinator.environment.versions import (
     AT_OWN_RISK,
+    HADOOP_CLOUD_JARS,
     KAFKA_MATRIX,
     POSTGRES,
     POSTGRES_MATRIX,
@@ -252,7 +253,8 @@ def _venv(version: str) -> Path:
 
 def _s3() -> Ready:
     s3.binary()
-    jars.resolve(S3A_JARS)
+    for each in (S3A_JARS, HADOOP_CLOUD_JARS):
+        jars.resolve(each)
     return Ready()
 
 

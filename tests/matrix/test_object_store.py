@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import obstore
 import obstore.store
@@ -30,7 +31,7 @@ from epochal.chaos.servers.s3 import S3Server
 from epochal.chaos.servers.spark import spark_session
 from epochal.checkpoints.log import EpochLog, Fence
 from epochal.checkpoints.objects import ObjectLog
-from epochal.coordinator.environment.versions import S3A_JARS
+from epochal.coordinator.environment.versions import HADOOP_CLOUD_JARS, S3A_JARS
 from epochal.coordinator.model.epoch import Actor, Json
 from epochal.sinks.spark.executors import clone
 from epochal.sinks.spark.stage import SparkStage
@@ -52,7 +53,6 @@ AFTER_THE_DECISION = (
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3Server]:
-    jvm.short_lived(*jars.resolve(S3A_JARS))
     with S3Server() as server:
         yield server
 
@@ -98,6 +98,7 @@ def job(
     tmp_path: Path, s3: S3Server, pg_database: str, kafka_server: servers.Kafka, topic_name: str
 ) -> Iterator[S3Job]:
     """It has no epochs yet."""
+    jvm.short_lived(*jars.resolve(S3A_JARS))  # made before a driver is waited for
     conf = json.dumps(s3.hadoop_conf)
     with drivers(LOCAL, tmp_path / "drivers", ("tests.matrix.s3a_driver", conf)) as them:
         yield S3Job(them, tmp_path, pg_database, kafka_server.bootstrap, topic_name, 0, s3=s3)
@@ -215,25 +216,33 @@ def test_a_driver_whose_offsets_were_overwritten_does_not_decide(job: S3Job) -> 
 
 # --- the durable copy -------------------------------------------------------------------------------
 
-MAGIC = {
-    "fs.s3a.committer.name": "magic",
-    "fs.s3a.committer.magic.enabled": "true",
-    "mapreduce.outputcommitter.factory.scheme.s3a": "org.apache.hadoop.fs.s3a.commit.S3ACommitterFactory",
+PROTOCOL, COMMITTER = "spark.sql.sources.commitProtocolClass", "spark.sql.parquet.output.committer.class"
+SPARKS = {
+    PROTOCOL: "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",
+    COMMITTER: "org.apache.parquet.hadoop.ParquetOutputCommitter",
 }
-"""Hadoop's committers for S3.  Spark takes them for Parquet only with its module hadoop-cloud, which is not here."""
+"""Files are renamed, which is the default without the module hadoop-cloud."""
+HADOOPS = {
+    PROTOCOL: "org.apache.spark.internal.io.cloud.PathOutputCommitProtocol",
+    COMMITTER: "org.apache.spark.internal.io.cloud.BindingParquetOutputCommitter",
+}
+"""The committer that ``fs.s3a.committer.name`` names.  With the module, Spark 4.2 takes ``magic`` by itself."""
 
 
 @pytest.fixture(scope="module")
 def spark(s3: S3Server) -> Iterator[SparkSession]:
-    conf = {**jvm.short_lived(*jars.resolve(S3A_JARS)), **s3.hadoop_conf}
+    conf = {**jvm.short_lived(*jars.resolve(S3A_JARS), *jars.resolve(HADOOP_CLOUD_JARS)), **s3.hadoop_conf}
     session = spark_session(LOCAL, app="object-store", conf=conf)
     yield session
     session.stop()
 
 
-@pytest.mark.parametrize("settings", [{}, MAGIC], ids=["default", "magic"])
-def test_a_copy_is_what_the_tasks_wrote_that_ended(s3: S3Server, spark: SparkSession, settings: dict[str, str]) -> None:
-    """A task that fails after it has written runs again.  Of what it wrote nothing is read, and nothing is left."""
+@pytest.mark.parametrize("committer", ["", "magic", "directory", "partitioned"])
+def test_a_copy_is_what_the_tasks_wrote_that_ended(s3: S3Server, spark: SparkSession, committer: str) -> None:
+    """A task that fails after it has written runs again.  Of what it wrote nothing is read, and nothing is left.
+
+    Without a committer of Hadoop's for S3, and with each of them.
+    """
 
     def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         task = TaskContext.get()
@@ -243,14 +252,24 @@ def test_a_copy_is_what_the_tasks_wrote_that_ended(s3: S3Server, spark: SparkSes
             raise RuntimeError("the task fails after it has written")
 
     session = clone(spark)
-    for name, value in settings.items():
+    for name, value in ({**HADOOPS, "fs.s3a.committer.name": committer} if committer else SPARKS).items():
         session.conf.set(name, value)
     checkpoint = uuid.uuid4().hex
+    before = committed(spark, s3)
     stage = SparkStage(s3.url(checkpoint), lambda: session)
     rows = session.range(0, 1000, numPartitions=2).mapInArrow(fail_once, "id long")
     copy = stage.write(0, Actor(1, 7), rows)
+    assert committed(spark, s3) - before == (len(copy.files) if committer else 0)
     assert sorted(row.id for row in stage.read(copy).collect()) == list(range(1000))
     folder = s3.files / checkpoint / "epochal" / "copies" / "0" / "1-7"
     assert sorted(path.name for path in folder.rglob("*")) == sorted(file.path for file in copy.files)
     stage.clean(Actor(2, 8), keep=[])
     assert not [path for path in folder.parent.rglob("*") if path.is_file()]
+
+
+def committed(spark: SparkSession, s3: S3Server) -> int:
+    """How many files Hadoop's committers for S3 have committed in this process."""
+    jvm: Any = spark._jvm
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    system = jvm.org.apache.hadoop.fs.Path(s3.url("")).getFileSystem(conf)
+    return int(system.getIOStatistics().counters().get("committer_commits_completed") or 0)
