@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -117,7 +118,7 @@ def drop_observations(patch: pytest.MonkeyPatch, rows: DataFrame) -> None:
     """
 
     def deaf(self: DataFrame, observation: Any, *_: object) -> DataFrame:
-        observation._jo = getattr(rows.sparkSession._jvm, "org.apache.spark.sql.Observation")()
+        observation._jo = SimpleNamespace(future=lambda: SimpleNamespace(isCompleted=lambda: False))
         return self
 
     patch.setattr(type(rows), "observe", deaf)

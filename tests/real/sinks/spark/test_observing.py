@@ -66,6 +66,7 @@ def test_figures_that_are_still_on_their_way_are_waited_for(
         return False
 
     monkeypatch.setattr(observing, "_completes_without_rows", lambda _: False)
+    monkeypatch.setattr(observing, "_has_future", lambda _: True)
     monkeypatch.setattr(observing, "_is_drained", is_drained)
     late = SimpleNamespace(future=lambda: SimpleNamespace(isCompleted=lambda: len(heard) == 3))
     assert observing._was_observed(spark, late, 0)
