@@ -49,8 +49,8 @@ _READ = """SELECT f.floor, l.position, l.record FROM epochal.log_floor f
 LEFT JOIN epochal.log l USING (log_name) WHERE f.log_name = %s ORDER BY l.position"""
 _SETTINGS = """SELECT set_config('synchronous_commit', 'on', true), set_config('lock_timeout', %s, true),
 set_config('statement_timeout', %s, true), set_config('idle_in_transaction_session_timeout', %s, true)"""
-_HAS_STANDBY = "SELECT current_setting('synchronous_standby_names') <> ''"
-_WRITE_NOTHING = "SELECT pg_logical_emit_message(true, 'epochal', '')"
+_WAITS_FOR_STANDBY = "SELECT current_setting('synchronous_standby_names') <> ''"
+_WRITE_TO_WAL = "SELECT pg_logical_emit_message(true, 'epochal', '')"
 _FROM_17 = ", set_config('transaction_timeout', '0', true)"  # each statement and each pause has its own limit
 
 
@@ -110,6 +110,7 @@ class PostgresLog:
                 _confirm(connection)
                 return False
             inserted = connection.execute(_APPEND, [self._name, position, encode(record)]).rowcount == 1
+            # FOR SHARE has written to the WAL.  So this COMMIT waits for the standby, also if nothing was inserted.
             self._commit(connection, what, Point.LOG_AFTER_APPEND if inserted else None, epoch)
             return inserted
 
@@ -263,13 +264,13 @@ def _driver() -> Any:
 
 
 def _confirm(connection: psycopg.Connection[Any]) -> None:
-    """Wait until a synchronous standby, if the server has one, has all that this transaction has read.
+    """Wait until the synchronous standby, if one is set, has everything that this transaction has read.
 
-    A primary that crashed while a COMMIT waited for the standby shows it after its restart, although no standby has it.
-    A fail-over would take it back.  The COMMIT of a later transaction that writes waits for all before it.
+    After a crash, a primary shows a COMMIT that was still waiting for its standby.  A fail-over would lose it.  The
+    COMMIT of any later transaction that writes waits for everything before it.
     """
-    if _one(connection.execute(_HAS_STANDBY))[0]:
-        connection.execute(_WRITE_NOTHING)
+    if _one(connection.execute(_WAITS_FOR_STANDBY))[0]:
+        connection.execute(_WRITE_TO_WAL)
         connection.commit()
 
 

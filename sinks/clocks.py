@@ -22,14 +22,14 @@ The checks of Kafka's topics take this as the largest difference between brokers
 def compared(whose: str, ask: Callable[[], float]) -> Answer:
     """Return how far a clock is from this one.  ``ask``: gives its time, in seconds since 1970.
 
-    The time that the answer takes is the inaccuracy.  A larger difference than :data:`CLOCKS_S` is a caution.
+    Half of the time that the answer takes is the inaccuracy.  A larger difference than :data:`CLOCKS_S` is a caution.
     """
     before = time.time()
     theirs = ask()
     after = time.time()
     ahead, inaccuracy = theirs - (before + after) / 2, (after - before) / 2
     told = f"{whose} is {_apart(ahead)} this machine's, give or take {inaccuracy:.3f} s"
-    return Answer(told, [f"{told}{_SO}"] if abs(ahead) - inaccuracy > CLOCKS_S else [])
+    return Answer(told, [f"{told}{_KEEP_IN_STEP}"] if abs(ahead) - inaccuracy > CLOCKS_S else [])
 
 
 def of_newest_record(topic: str, dated: float | None) -> Answer:
@@ -41,12 +41,12 @@ def of_newest_record(topic: str, dated: float | None) -> Answer:
         return Answer(f"not known: Kafka tells nobody its time, and topic {topic!r} has no record")
     age = time.time() - dated
     told = f"the newest record of topic {topic!r} is dated {_apart(-age)} this machine's clock"
-    return Answer(f"{told}; Kafka tells nobody its time", [f"{told}{_SO}"] if -age > CLOCKS_S else [])
+    return Answer(f"{told}; Kafka tells nobody its time", [f"{told}{_KEEP_IN_STEP}"] if -age > CLOCKS_S else [])
 
 
-_SO = (
-    f": more than {CLOCKS_S:g} s. Keep the clocks of all machines in step (NTP): a broker may refuse records for their"
-    " timestamps, and an object store requests"
+_KEEP_IN_STEP = (
+    f". This is more than {CLOCKS_S:g} s. Keep the clocks of all machines in step (NTP). Otherwise a Kafka broker may"
+    " refuse records, and an object store may refuse requests"
 )
 
 

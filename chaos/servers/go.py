@@ -60,6 +60,11 @@ def _go(directory: Path) -> Path:
 
 
 def _run(argv: list[str], what: str, help_line: str, environment: Mapping[str, str]) -> None:
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+    try:
+        done = subprocess.run(
+            argv, env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        raise ServerUnavailable(what, help_line, str(late)) from None
     if done.returncode != 0:
         raise ServerUnavailable(what, help_line, done.stderr[-3000:])

@@ -14,7 +14,7 @@ SYNCHRONOUS: Mapping[str, str] = {"synchronous_standby_names": "*"}
 
 
 class PostgresStandby(PostgresServer):
-    """Copies the data of ``primary`` when it is first started, and follows it while both run."""
+    """A standby that copies the data of ``primary`` at its first start, and then follows it."""
 
     kind = "postgres-standby"
 

@@ -20,7 +20,7 @@ EXECUTOR_TIMEOUT_S = 180.0
 NOT_INHERITED = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_SUBMIT_ARGS")
 SIZE = ("--cores", "1", "--memory", "1024m")  # of a worker
 HOSTS = ("127.0.0.1", "127.0.0.2")
-"""Loopback addresses, one per worker: Spark gives a task no twin on the host where it runs."""
+"""One loopback address per worker.  Spark starts no speculative copy of a task on the host where the task runs."""
 DAEMON = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 

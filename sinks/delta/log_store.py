@@ -34,7 +34,7 @@ _KNOWN = (*_MADE_FOR, _ONE_DRIVER, "LocalLogStore")
 
 
 class Drivers(enum.Enum):
-    """How many drivers at a time a log store can tell apart."""
+    """How many drivers may write a table at a time with a log store."""
 
     ANY = "any"
     ANY_WITH_DYNAMO = "any, if all use the same DynamoDB table"
@@ -63,12 +63,13 @@ class LogStore:
         if self._name is None:
             return None
         if self.scheme in _S3 and self._name not in (_ONE_DRIVER, _DYNAMO):
-            return "on S3 it looks whether a version is there, and then overwrites what has come in between"
+            return "on S3 it looks for the version, and then overwrites one that came in between"
         if self.scheme in ("file", "hdfs") and self._name in _IN_PLACE:
             return "a driver that dies while it writes a version leaves a part of it, which readers take for the whole"
         return None
 
     def drivers(self) -> Drivers:
+        """Return how many drivers this log store keeps apart on this scheme."""
         name = self._name
         if name == _ONE_DRIVER:
             return Drivers.ONE
@@ -91,7 +92,7 @@ _PROMISES = {
         f" creates a version only if there is none. {_TWO}"
     ),
     Drivers.NEARLY_ANY: (
-        "It creates a version only if there is none, but looks and renames in two steps: condition: no two drivers"
+        "It creates a version only if there is none. But it looks and renames in two steps. Condition: no two drivers"
         " commit to this table in the same instant."
     ),
     Drivers.ONE: (

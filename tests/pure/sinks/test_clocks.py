@@ -42,7 +42,7 @@ def test_a_record_of_the_past_says_only_how_old_it_is() -> None:
 def test_a_record_of_the_future_is_a_caution() -> None:
     assert of_newest_record("t", time.time() + CLOCKS_S - 1).cautions == []
     (caution,) = of_newest_record("t", time.time() + CLOCKS_S + 1).cautions
-    assert "s ahead of this machine's clock: more than 10 s" in caution
+    assert "s ahead of this machine's clock. This is more than 10 s" in caution
 
 
 def test_a_topic_without_a_record_tells_nothing() -> None:

@@ -82,7 +82,7 @@ def checked(path: str) -> DeltaSink:
 def test_a_table_on_this_disk_has_deltas_store_for_files(spark: SparkSession, tmp_path: Path) -> None:
     promise = checked(str(tmp_path / "t")).guarantee()
     assert f"Delta's log store here is {JAVA}HDFSLogStore (scheme file)." in promise
-    assert "condition: no two drivers commit to this table in the same instant" in promise
+    assert "Condition: no two drivers commit to this table in the same instant" in promise
     assert jvm.Table(spark, str(tmp_path / "t")).log_store() == LogStore(JAVA + "HDFSLogStore", "file")
 
 
@@ -123,8 +123,8 @@ def test_a_store_that_loses_versions_on_s3_is_refused(name: str, at: Callable[[s
         sink.check(query("app"), ROWS)
     assert str(refused.value) == (
         f"sink 'out': Delta's log store {JAVA}{name} loses versions of tables with the scheme s3a\n"
-        f"  State: Delta table {path}: on S3 it looks whether a version is there, and then overwrites what has come"
-        " in between\n"
+        f"  State: Delta table {path}: on S3 it looks for the version, and then overwrites one that came in"
+        " between\n"
         "  Help: start the session without spark.delta.logStore.class and spark.delta.logStore.s3a.impl, or set the"
         " latter to a log store that is made for this scheme"
     )

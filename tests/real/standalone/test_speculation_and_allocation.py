@@ -1,4 +1,4 @@
-"""A slow task gets a twin, and executors come and go: rows are there once, and nothing is left behind.
+"""A slow task gets a speculative copy, and executors come and go: rows are there once, and nothing is left behind.
 
 On a standalone cluster of two hosts, without an external shuffle service.
 """
@@ -29,7 +29,7 @@ EXECUTORS = {
     "spark.executor.cores": "1",
     "spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
 }
-TWINS = {
+SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.quantile": "0.5",
@@ -37,7 +37,10 @@ TWINS = {
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.speculation.task.duration.threshold": "2s",
 }
-"""As soon as one of two tasks has ended, the other one gets a twin; a lone task gets one after two seconds."""
+"""A task that takes 1.1 times the median gets a speculative copy once half of the tasks have ended.
+
+A lone task gets one after two seconds.
+"""
 COME_AND_GO = {
     "spark.dynamicAllocation.enabled": "true",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
@@ -67,11 +70,11 @@ def on(cluster: StandaloneCluster, folder: Path, settings: Mapping[str, str]) ->
     ("point", "votes"),
     [("in-write@postgres", False), ("in-write@delta", False), ("in-write@kafka", True)],
 )
-def test_a_twin_ends_first_and_the_slow_task_wakes_up(
+def test_a_speculative_copy_ends_first_and_the_slow_task_wakes_up(
     cluster: StandaloneCluster, make_job: MakeJob, tmp_path: Path, point: str, votes: bool
 ) -> None:
     rule = f"{point}:1=barrier"
-    with on(cluster, tmp_path / "drivers", TWINS) as them:
+    with on(cluster, tmp_path / "drivers", SPECULATION) as them:
         job = replace(make_job(4), drivers=them, votes=votes)
         with job.start(rule) as driver:
             slow = driver.see_hit(rule, SEEN_S)
