@@ -94,7 +94,7 @@ class PostgresLog:
         """See :meth:`EpochLog.read`."""
         with self._transaction("read") as connection:
             entries = self._read(connection)[1]
-            _confirm(connection)
+            self._confirm(connection, what="read")
             return entries
 
     def append(self, position: LogPosition, record: Record) -> bool:
@@ -107,7 +107,7 @@ class PostgresLog:
             if row is None:
                 raise self._not_created()
             if not is_free(position, floor=row[0], end=row[1], where=self.describe()):
-                _confirm(connection)
+                self._confirm(connection, what)
                 return False
             inserted = connection.execute(_APPEND, [self._name, position, encode(record)]).rowcount == 1
             # FOR SHARE has written to the WAL.  So this COMMIT waits for the standby, also if nothing was inserted.
@@ -171,7 +171,7 @@ class PostgresLog:
     ) -> None:
         """Commit.  From the request until its answer the outcome is unknown."""
         try:
-            connection.commit()
+            warned = _committed(connection)
             if after is not None:
                 failpoints.hit(after, epoch=epoch)
         except (_driver().Error, AnswerDropped) as error:
@@ -180,6 +180,36 @@ class PostgresLog:
                 state=self.describe(),
                 help="repeat the same request: it finds what it did before",
             ) from None
+        if warned:
+            raise OutcomeUnknown(
+                f"the COMMIT of the {what} was answered with a warning: {warned}",
+                state=self.describe(),
+                help="repeat the same request: it waits again for the synchronous standby",
+            )
+
+    def _confirm(self, connection: psycopg.Connection[Any], what: str) -> None:
+        """Wait until the synchronous standby, if one is set, has everything that this transaction has read.
+
+        After a crash, a primary shows a COMMIT that was still waiting for its standby.  A fail-over would lose it.  The
+        COMMIT of any later transaction that writes waits for everything before it.  After ``timeout`` the wait is
+        cancelled, because a back-end that waits does not notice that its client is gone.
+        """
+        if not _one(connection.execute(_WAITS_FOR_STANDBY))[0]:
+            return
+        connection.execute(_WRITE_TO_WAL)
+        timer = threading.Timer(self._timeout, _cancel, [connection])
+        timer.daemon = True
+        timer.start()
+        try:
+            warned = _committed(connection)
+        finally:
+            timer.cancel()
+        if warned:
+            raise SinkUnavailable(
+                f"no synchronous standby has what the {what} of the epoch log has read: {warned}",
+                state=f"{self.describe()}, waited for {self._timeout:g} s; it had no effect",
+                help="start the standby, or take it out of synchronous_standby_names, then repeat the request",
+            )
 
     @contextlib.contextmanager
     def _deadline(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
@@ -239,7 +269,8 @@ class PostgresLog:
     def _without_right(self, what: str, error: Exception) -> Misconfigured:
         return Misconfigured(
             f"the epoch log {self.describe()} may not be used ({what}): {self._text(error)}",
-            help="grant USAGE on schema epochal, and SELECT, INSERT, UPDATE, DELETE on its tables log and log_floor",
+            help="grant USAGE on schema epochal, and SELECT, INSERT, UPDATE, DELETE on its tables log and log_floor;"
+            " with a synchronous standby also EXECUTE on pg_logical_emit_message",
         )
 
 
@@ -263,15 +294,26 @@ def _driver() -> Any:
     return psycopg
 
 
-def _confirm(connection: psycopg.Connection[Any]) -> None:
-    """Wait until the synchronous standby, if one is set, has everything that this transaction has read.
+def _committed(connection: psycopg.Connection[Any]) -> str:
+    """Commit.  Return the server's warnings, "" without any.
 
-    After a crash, a primary shows a COMMIT that was still waiting for its standby.  A fail-over would lose it.  The
-    COMMIT of any later transaction that writes waits for everything before it.
+    With a warning the server answers a COMMIT whose wait for the standby was cancelled.
     """
-    if _one(connection.execute(_WAITS_FOR_STANDBY))[0]:
-        connection.execute(_WRITE_TO_WAL)
-        connection.commit()
+    warnings: list[str] = []
+
+    def notice(told: Any) -> None:
+        if told.severity_nonlocalized == "WARNING":
+            warnings.append(str(told.message_primary))
+
+    connection.add_notice_handler(notice)
+    connection.commit()
+    connection.remove_notice_handler(notice)
+    return "; ".join(warnings)
+
+
+def _cancel(connection: psycopg.Connection[Any]) -> None:
+    with contextlib.suppress(Exception):  # the connection is cut some seconds later
+        connection.cancel_safe(timeout=5)
 
 
 def _one(cursor: psycopg.Cursor[Any]) -> Any:

@@ -40,7 +40,7 @@ def of_newest_record(topic: str, dated: float | None) -> Answer:
     if dated is None:
         return Answer(f"not known: Kafka tells nobody its time, and topic {topic!r} has no record")
     age = time.time() - dated
-    told = f"the newest record of topic {topic!r} is dated {_apart(-age)} this machine's clock"
+    told = f"a record of topic {topic!r} is dated {_apart(-age)} this machine's clock"
     return Answer(f"{told}; Kafka tells nobody its time", [f"{told}{_KEEP_IN_STEP}"] if -age > CLOCKS_S else [])
 
 

@@ -176,10 +176,10 @@ def unreadable(where: str) -> str | None:
     if not is_on_objects(where):
         return "they lie elsewhere than on this disk, and no Spark runs here"
     try:
-        progress_at(where, spark)
+        found = progress_at(where, spark) != (-1, -1) or query_id_at(where, spark)
     except (Misconfigured, SinkUnavailable) as error:
         return error.what
-    return None
+    return None if found else f"nothing lies at {where}, asked with the credentials and endpoint of the environment"
 
 
 def spark() -> SparkSession:

@@ -356,7 +356,11 @@ def check(part: Part, version: str, sink: str | None = None) -> str:
         return f"{part.name} {version} (at own risk: nothing is promised)"
     named = os.environ.get(AT_OWN_RISK)
     low, below = part.expected or ("", "")
-    other = f"use {part.name} {low} or newer, below {below}" if low else "leave this sink out"
+    other = (
+        f"use {part.name} {low} or newer, below {below}"
+        if low
+        else f"use Spark {PYSPARK} (pip install 'epochal[delta]'), or leave this sink out"
+    )
     raise Misconfigured(
         reason,
         sink=sink,

@@ -214,13 +214,14 @@ class Core:
 
     def log_store(self) -> LogStore | None:
         """Return the log store that Delta takes for the table; None if nobody here can tell it.  Raise nothing."""
-        spark = running_session()
-        if spark is None:
-            return None
         try:
-            jvm.self_test(spark, self.name)
-            path = self.target.location(spark, self.name)
-            return jvm.log_store(spark, path) if path is not None else None
+            with jvm.java_errors():
+                spark = running_session()
+                if spark is None:
+                    return None
+                jvm.self_test(spark, self.name)
+                path = self.target.location(spark, self.name)
+                return jvm.log_store(spark, path) if path is not None else None
         except (Misconfigured, JavaFailure):  # a start tells it
             return None
 

@@ -432,17 +432,17 @@ def session(sink: str) -> SparkSession:
     return running
 
 
-def self_test(spark: SparkSession, sink: str) -> str:
+def self_test(spark: SparkSession, sink: str) -> None:
     """Raise ``Misconfigured`` for a session without Delta, or with a Delta whose private API may differ.
 
-    Checked once per Spark application.  Return what was found.
+    Checked once per Spark application.
     """
     from py4j.java_gateway import JavaClass
 
     application = spark.sparkContext.applicationId
-    jvm: Java = spark._jvm
     if application in _tested:
-        return _told(jvm)
+        return
+    jvm: Java = spark._jvm
     if not isinstance(getattr(jvm, _DELTA + "DeltaLog"), JavaClass):
         raise _no_delta(spark, sink, "Delta's classes are not there")
     if EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
@@ -454,10 +454,12 @@ def self_test(spark: SparkSession, sink: str) -> str:
     except (JavaFailure, TypeError, AttributeError) as error:
         raise _unknown_delta(spark, sink, version, str(error).partition("\n")[0]) from error
     _tested.add(application)
-    return _told(jvm)
 
 
-def _told(jvm: Java) -> str:
+def tested(spark: SparkSession, sink: str) -> str:
+    """Make the self-test; return what was found, for people."""
+    self_test(spark, sink)
+    jvm: Java = spark._jvm
     version = str(getattr(jvm, "io.delta.package").VERSION())
     return f"Delta {version}: {len(_METHODS)} classes have the methods that are called"
 
@@ -519,6 +521,7 @@ _METHODS = {
     "storage.LogStoreAdaptor": {"logStoreImpl/0"},
 }
 """Delta's classes, each with the methods that are called here, as name/number of arguments."""
+_NO_RELEASE = f"no release of Delta is made for Spark {{}}, and a start refuses others: use Spark {versions.PYSPARK}"
 _SOURCE_ROWS = "numSourceRows"  # the name of a metric of Delta
 
 
@@ -526,7 +529,7 @@ def _no_delta(spark: SparkSession, sink: str, state: str) -> Misconfigured:
     return Misconfigured(
         "the Spark session has no Delta",
         sink=sink,
-        state=state,
+        state=state if versions.series_of(spark.version).delta else f"{state}; {_NO_RELEASE.format(spark.version)}",
         help=f"start it with spark.jars.packages={','.join(versions.delta_jars(spark.version).coordinates)} "
         f"spark.sql.extensions={EXTENSION} spark.sql.catalog.spark_catalog={CATALOG}",
     )

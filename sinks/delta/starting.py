@@ -73,7 +73,7 @@ def questions(sink: Core, query: Query, schema: StructType | None) -> Iterator[Q
     """See ``epochal.sinks.questions.Questioned``."""
     check_name("app", query.app, sink.name)
     there = There(sink)
-    yield Question(DELTA, lambda: jvm.self_test(jvm.session(sink.name), sink.name))
+    yield Question(DELTA, lambda: jvm.tested(jvm.session(sink.name), sink.name))
     yield Question(TABLE, there.told, (DELTA,))
     yield Question("log store", there.refuse_losing, (TABLE,))
     yield Question("transaction ids are kept", lambda: refuse_forgetful(sink, there.metadata), (TABLE,))
@@ -108,13 +108,16 @@ class There:
         return f"{self._sink.target}, version {self.txn.version}, {about}, {self.txn.protocol()}"
 
     def refuse_losing(self) -> Answer:
-        """Raise ``Misconfigured`` if the log store is known to lose versions; warn of one that is not known."""
+        """Raise ``Misconfigured`` if the log store is known to lose versions.
+
+        Warn of one that does not keep drivers apart, or is not known.
+        """
         with self._sink.say.unavailable("the table"):
             found = self.table.log_store()
         if (problem := found.problem()) is not None:
             raise self._sink.say.loses(found, problem)
-        unknown = found.drivers() is Drivers.UNKNOWN
-        return Answer(cautions=[found.promise()]) if unknown else Answer(found.promise())
+        on_condition = found.drivers() in (Drivers.ONE, Drivers.UNKNOWN)
+        return Answer(cautions=[found.promise()]) if on_condition else Answer(found.promise())
 
     def refuse_unwritable(self) -> None:
         try:

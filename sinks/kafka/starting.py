@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from epochal.coordinator.model.epoch import Query
-from epochal.coordinator.model.errors import Misconfigured
+from epochal.coordinator.model.errors import EpochalError, Misconfigured
 from epochal.sinks.clocks import of_newest_record
 from epochal.sinks.kafka import encode, possible, produce, topics
 from epochal.sinks.kafka.batches import frame
@@ -110,8 +110,12 @@ class There:
         return f"cluster {self.topics.cluster}; {'; '.join(of_each)}"
 
     def compared(self) -> Answer:
+        """Look at the clock, as far as it is known.  A broker that does not answer this changes nothing."""
         topic = self.topics.marker.name
-        return of_newest_record(topic, topics.newest_record(self.link, topic))
+        try:
+            return of_newest_record(topic, topics.newest_timestamp(self.link, topic))
+        except EpochalError as error:
+            return Answer(f"not known: {error.what}")
 
     def questions_of_topics(self) -> Iterator[Question]:
         sink = self._sink

@@ -394,7 +394,7 @@ def _describe(link: Link, name: str) -> Topic | None:
         return _describe_all(link, admin, [name])[name]
 
 
-def newest_record(link: Link, name: str) -> float | None:
+def newest_timestamp(link: Link, name: str) -> float | None:
     """Return the largest timestamp in a topic with one partition, in seconds since 1970; None without a record."""
     k = kafka()
     with link.asking(f"for the newest record of {name}"), link.admin() as admin:

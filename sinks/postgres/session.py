@@ -105,6 +105,8 @@ class Session:
         self._limits = limits
         self.version = connection.info.server_version
         self.name = connection.info.parameter_status("application_name") or default_name(sink)
+        self._warnings: list[str] = []
+        connection.add_notice_handler(self._notice)
 
     @classmethod
     def open(cls, address: Address, sink: str, limits: Limits) -> Session:
@@ -236,6 +238,7 @@ class Session:
 
     def _commit(self, answered: Callable[[], None]) -> None:
         self._connection.limit = self._limits.answer + GRACE_S
+        self._warnings.clear()
         try:
             status = self._connection.execute("COMMIT").statusmessage
             answered()
@@ -245,6 +248,12 @@ class Session:
                 sink=self._sink,
                 help="restart the query if it has ended: Epochal reads the marker to learn the outcome",
             ) from error
+        if self._warnings:  # so the server answers where the wait for a synchronous standby was cancelled
+            raise OutcomeUnknown(
+                f"{self.where} answered COMMIT with a warning: {'; '.join(self._warnings)}",
+                sink=self._sink,
+                help="restart the query if it has ended: Epochal reads the marker, and waits for the standby again",
+            )
         if status != "COMMIT":  # in a failed transaction the server answers ROLLBACK, without an error
             raise SinkUnavailable(
                 f"{self.where} answered COMMIT with {status}",
@@ -265,6 +274,10 @@ class Session:
     def close(self) -> None:
         """Close the connection, which rolls back an open transaction; may be called again."""
         self._connection.close()
+
+    def _notice(self, told: psycopg.errors.Diagnostic) -> None:
+        if told.severity_nonlocalized == "WARNING":
+            self._warnings.append(str(told.message_primary))
 
     def _translated(self, error: psycopg.Error) -> EpochalError:
         """Return Epochal's error for psycopg's error."""

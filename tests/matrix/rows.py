@@ -63,6 +63,8 @@ class Row:
 KILL = "tests/real/kills/test_kills.py::test_killed_after_the_decision_an_epoch_is_finished"
 ASKED_FOR = "tests/matrix/test_asked_for.py"
 
+# Delta 4.4.0 cannot read the files of a table on Spark 4.3 (NoSuchMethodError: LogicalRDD), as these tests do.
+RUNBOOK = "tests/real/runbook"
 # What the private interfaces of Spark and Delta are used for: plans, sessions, figures of a job, expressions as text.
 ON_SPARK = (
     "tests/real/sinks/spark/test_expressions.py",
@@ -81,9 +83,9 @@ ON_SPARK = (
     "tests/real/coordinator/query/test_lint.py",
     "tests/real/coordinator/query/test_run.py",
     "tests/real/sinks/kafka/votes/test_votes.py",
-    "tests/real/runbook/test_checkpoint.py::test_checkpoint_deleted",
-    "tests/real/runbook/test_checkpoint.py::test_checkpoint_rolled_back_and_the_newest_restored_or_lost",
-    "tests/real/runbook/test_checkpoint.py::test_checkpoint_copied_and_moved",
+    f"{RUNBOOK}/test_checkpoint.py::test_checkpoint_deleted",
+    f"{RUNBOOK}/test_checkpoint.py::test_checkpoint_rolled_back_and_the_newest_restored_or_lost",
+    f"{RUNBOOK}/test_checkpoint.py::test_checkpoint_copied_and_moved",
     KILL,
 )
 ON_DELTA = (
@@ -225,7 +227,8 @@ def _spark(version: str, delta: str) -> Row:
     asked = tuple(f"{ASKED_FOR}::{test}" for test in ("test_spark", "test_delta"))
     replay = READABLE.get(its.name, (REPLAY,))
     older = ON_OLDER_SPARK if its in SERIES[: SERIES.index(series_of(PYSPARK))] else ()
-    return Row("Spark", name, what, (*asked, *ON_SPARK, *replay, *older), ready)
+    ours = ON_SPARK if its.delta else tuple(test for test in ON_SPARK if RUNBOOK not in test)
+    return Row("Spark", name, what, (*asked, *ours, *replay, *older), ready)
 
 
 def _with_spark(version: str, delta: str) -> Ready:

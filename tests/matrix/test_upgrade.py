@@ -13,6 +13,7 @@ import pyspark
 import pytest
 
 from epochal.chaos.demo.verdict import COMMITTED, from_log
+from epochal.chaos.servers.spark import DELTA_VERSION
 from epochal.coordinator.environment.versions import AT_OWN_RISK, PYSPARK
 from tests.real.kills.conftest import local_drivers, make_job  # noqa: F401  (fixtures)
 from tests.real.kills.support import LOCAL, SEEN_S, MakeJob, drivers, finish
@@ -36,6 +37,7 @@ def test_a_newer_spark_finishes_the_epoch_and_goes_on(
     asked = [sys.executable, "-c", "import pyspark; print(pyspark.__version__)"]
     assert subprocess.check_output(asked, text=True, timeout=120).strip() == PYSPARK != pyspark.__version__
     monkeypatch.delenv(AT_OWN_RISK, raising=False)
+    monkeypatch.delenv(DELTA_VERSION, raising=False)  # the newer Spark takes its own
     with drivers(LOCAL, tmp_path / "newer") as newer:
         finish(replace(job, drivers=newer))
     assert outcome() == COMMITTED

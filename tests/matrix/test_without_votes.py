@@ -27,4 +27,4 @@ def test_epochs_are_produced_after_the_decision(one: Votes, caplog: pytest.LogCa
         assert decided.payload["version"] == 1
         assert one.sink.commit(decided, ONE) is COMMITTED
     assert (one.seen(), one.position()) == (list(range(100)), 2)
-    assert caplog.text.count("the broker is older than Kafka 3.7") == 1
+    assert caplog.text.count("broker 1 is older than Kafka 3.7") == 1

@@ -242,7 +242,9 @@ def test_a_part_that_no_version_of_fits_has_ways_out(monkeypatch: pytest.MonkeyP
         Misconfigured, match=r"supports: no version \(no release of Delta is made for Spark 4\.3\)"
     ) as refused:
         versions.check(part, "4.4.0")
-    assert refused.value.help.startswith("leave this sink out; or go on")
+    assert refused.value.help.startswith(
+        "use Spark 4.2.0 (pip install 'epochal[delta]'), or leave this sink out; or go on"
+    )
     monkeypatch.setenv("EPOCHAL_AT_OWN_RISK", "Delta 4.4")
     versions.check(part, "4.4.0")
 
