@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
@@ -106,7 +107,7 @@ class Session:
         self.version = connection.info.server_version
         self.name = connection.info.parameter_status("application_name") or default_name(sink)
         self._warnings: list[str] = []
-        connection.add_notice_handler(self._notice)
+        connection.add_notice_handler(partial(_keep_warning, self._warnings))
 
     @classmethod
     def open(cls, address: Address, sink: str, limits: Limits) -> Session:
@@ -275,10 +276,6 @@ class Session:
         """Close the connection, which rolls back an open transaction; may be called again."""
         self._connection.close()
 
-    def _notice(self, told: psycopg.errors.Diagnostic) -> None:
-        if told.severity_nonlocalized == "WARNING":
-            self._warnings.append(str(told.message_primary))
-
     def _translated(self, error: psycopg.Error) -> EpochalError:
         """Return Epochal's error for psycopg's error."""
         state = error.sqlstate or ""
@@ -298,6 +295,12 @@ class Session:
             state=f"SQLSTATE {state or 'none'}",
             help=_way_on(state),
         )
+
+
+def _keep_warning(kept: list[str], notice: psycopg.errors.Diagnostic) -> None:
+    """Keep the text of a warning.  No method, because a connection that refers to its session would not be closed."""
+    if notice.severity_nonlocalized == "WARNING":
+        kept.append(str(notice.message_primary))
 
 
 def _way_on(state: str) -> str:
