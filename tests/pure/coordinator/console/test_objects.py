@@ -30,13 +30,18 @@ from epochal.sinks import PostgresSink
 sink = PostgresSink("postgresql://127.0.0.1:1/nowhere", table="t", name="one", connect_timeout=2.0)
 pipeline = epochal.Pipeline(app="app", sinks=[sink], log={log})
 """
+ASKING = (
+    *("coordinator.console.doctor", "coordinator.console.standing", "coordinator.query.asking"),
+    *("coordinator.query.operate", "coordinator.query.pipeline", "sinks.spark.stage"),
+)
+"""The modules that ask whether a session runs."""
 OFFSETS = b'v1\n{"batchWatermarkMs":0}\n1'
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
     """A checkpoint: two starts, epochs 0 and 1, of which Spark has committed the first; a copy of each start."""
-    for module in ("coordinator.console.standing", "coordinator.query.asking", "sinks.spark.stage"):
+    for module in ASKING:  # another test of this process may have left a session
         monkeypatch.setattr(f"epochal.{module}.running_session", lambda: None)
     with ObjectServer() as started:
         for name, value in started.environment.items():

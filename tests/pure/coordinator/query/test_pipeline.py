@@ -204,7 +204,7 @@ GOOD_VERSIONS = {"spark": versions.PYSPARK, "java": "17.0.15", "python": "3.11.7
 
 @pytest.mark.parametrize(
     ("part", "version"),
-    [("spark", "3.5.1"), ("spark", "5.0.0"), ("java", "11.0.22"), ("python", "3.9.21"), ("python", "3.15.0")],
+    [("spark", "3.4.4"), ("spark", "4.4.0"), ("java", "11.0.22"), ("python", "3.9.21"), ("python", "3.15.0")],
 )
 def test_versions_that_a_start_refuses(part: str, version: str) -> None:
     inside.check_versions(**GOOD_VERSIONS)

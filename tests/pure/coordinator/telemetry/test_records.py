@@ -107,8 +107,8 @@ def test_a_key_that_is_none_is_refused() -> None:
 def test_a_record_from_outside_the_epochs_has_the_keys_too(
     monkeypatch: pytest.MonkeyPatch, told: list[logging.LogRecord]
 ) -> None:
-    monkeypatch.setenv(versions.AT_OWN_RISK, "Spark 4.3")
-    versions.check(versions.SPARK, "4.3.0")
+    monkeypatch.setenv(versions.AT_OWN_RISK, "Spark 4.4")
+    versions.check(versions.SPARK, "4.4.0")
     [one] = told
     assert keys(one, "app", "sink") == (None, None)
 

@@ -11,6 +11,8 @@ from docs import generate
 
 OF_PYSPARK = {"spark.remote", "spark.api.mode"}
 """Read by PySpark before there is a JVM."""
+NO_ENTRIES = {"spark.readStream", "spark.delta.logStore", "spark.delta.logStore.class"}
+"""The session's own, and settings of Delta that its log store reads by their names."""
 
 
 def test_every_setting_that_a_help_names_is_one(spark: SparkSession) -> None:
@@ -21,4 +23,4 @@ def test_every_setting_that_a_help_names_is_one(spark: SparkSession) -> None:
     jvm.org.apache.spark.sql.internal.SQLConf.get()  # registers those of SQL
     unknown = {name for name in named if entries.findEntry(name) is None}
     assert named
-    assert unknown <= {"spark.readStream"}, "this one is the session's"
+    assert unknown <= NO_ENTRIES
