@@ -15,7 +15,7 @@ from epochal.coordinator.console import render
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption, YesOption
 from epochal.coordinator.console.render import FINE, UNKNOWN, Answer, answering, line, table
-from epochal.coordinator.console.standing import Standing, doubt, resolve, spark, take, unreadable
+from epochal.coordinator.console.standing import Standing, doubt, resolve, spark, take
 from epochal.coordinator.model.epoch import Actor, Json, Query
 from epochal.sinks.inspection import Inspection, Leftover, inspection_of, strictly_below
 from epochal.sinks.protocol import Sink
@@ -90,9 +90,8 @@ def _leftover(left: Leftover, newest: Actor | None, in_doubt: bool) -> Json:
 
 def _copies(where: str, standing: Standing, newest: Actor | None, yes: bool) -> Json:
     """Return the durable copies below the checkpoint that no epoch needs; ``yes`` removes them."""
-    why = unreadable(where)
-    if why is not None:
-        return {"removable": [], "done": [], "why": f"the copies were not looked at: {why}"}
+    if standing.unread is not None:
+        return {"removable": [], "done": [], "why": f"the copies were not looked at: {standing.unread}"}
     if newest is None:
         return {"removable": [], "done": [], "why": None}
     stage, by = SparkStage(where, spark), strictly_below(newest)

@@ -78,6 +78,7 @@ class Standing:
     planned: EpochNumber | None  # from Spark's own files; None: they were not read
     committed: EpochNumber | None
     refusal: EpochalError | None
+    unread: str | None = None  # why Spark's own files were not read
 
     @property
     def in_doubt(self) -> Mapping[str, LoggedEpoch]:
@@ -119,8 +120,10 @@ def take(pipeline: Pipeline, where: str) -> Standing:
 def _once(pipeline: Pipeline, log: EpochLog, where: str) -> Standing:
     history = History.of(log.read())
     states, unanswered = _look(pipeline.sinks, _query(pipeline.app, history, where))
-    ask = _ask(pipeline.app, history, where)
-    found = Standing(where, log.describe(), history, states, unanswered, ask, *spark_progress(where), None)
+    unread = unreadable(where)
+    ask = _ask(pipeline.app, history, where, unread)
+    planned, committed = progress_at(where, spark) if unread is None else (None, None)
+    found = Standing(where, log.describe(), history, states, unanswered, ask, planned, committed, None, unread)
     rules = judge.OF_SOME if unanswered else judge.LOOK
     return replace(found, refusal=judge.judge(rules, Case(history, states, ask)).refusal)
 
@@ -159,9 +162,9 @@ def lacks_metadata(where: str) -> bool:
     return unreadable(where) is None and not query_id_at(where, spark)
 
 
-def _ask(app: str, history: History, where: str) -> EpochRequest:
-    """Return what Spark would ask for; if its files cannot be read here, what the log expects."""
-    if unreadable(where) is None:
+def _ask(app: str, history: History, where: str, unread: str | None) -> EpochRequest:
+    """Return what Spark would ask for; if its files cannot be read here (``unread``), what the log expects."""
+    if unread is None:
         return ask_at(app, where, spark)
     return EpochRequest(_query(app, history, where), history.expected or 0, fingerprint="")
 

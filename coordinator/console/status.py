@@ -13,16 +13,7 @@ from epochal.coordinator.console import audit, render
 from epochal.coordinator.console.load import find
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
 from epochal.coordinator.console.render import FINE, UNKNOWN, WRONG, Answer, answering, line, shown, table, told
-from epochal.coordinator.console.standing import (
-    Standing,
-    doubt,
-    lacks_metadata,
-    log_of,
-    resolve,
-    spark_progress,
-    take,
-    unreadable,
-)
+from epochal.coordinator.console.standing import Standing, doubt, lacks_metadata, log_of, resolve, spark_progress, take
 from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query.pipeline import Pipeline
@@ -190,8 +181,8 @@ def _notes(standing: Standing) -> list[str]:
     notes = []
     if standing.unanswered:
         notes.append(f"{', '.join(standing.unanswered)} did not answer: only some of a start's rules were applied")
-    if standing.planned is None:
-        notes.append(f"Spark's own files were not read: {unreadable(standing.where)}")
+    if standing.unread is not None:
+        notes.append(f"Spark's own files were not read: {standing.unread}")
     for name, epoch in standing.in_doubt.items():
         notes.append(f"{name}: epoch {epoch.number} is {doubt(epoch)} and not shown; a start finishes it first")
     return notes

@@ -21,7 +21,7 @@ from epochal.coordinator.console import audit, render
 from epochal.coordinator.console.load import load
 from epochal.coordinator.console.options import CheckpointArgument, JsonOption, PipelineOption
 from epochal.coordinator.console.render import FINE, UNKNOWN, WRONG, Answer, answering, line, table
-from epochal.coordinator.console.standing import Standing, doubt, resolve, take, unreadable
+from epochal.coordinator.console.standing import Standing, doubt, resolve, take
 from epochal.coordinator.model.epoch import Digest, EpochNumber, Json, Position, Query
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query.pipeline import Pipeline
@@ -224,8 +224,8 @@ def _check_standing(standing: Standing, account: Account) -> None:
         account.find("in-doubt", what, sink=name, epoch=epoch.number, position=epoch.position_of(name))
     rules = "all rules of a start" if not standing.unanswered else "only the rules that need no other sink"
     account.checked.append(f"fences and markers of {', '.join(sorted(standing.states)) or 'no sink'}: {rules}")
-    if standing.planned is None:
-        account.unchecked.append(f"Spark's own files: {unreadable(standing.where)}")
+    if standing.unread is not None:
+        account.unchecked.append(f"Spark's own files: {standing.unread}")
 
 
 # --- one sink ---------------------------------------------------------------------------------------
