@@ -521,17 +521,22 @@ _METHODS = {
     "storage.LogStoreAdaptor": {"logStoreImpl/0"},
 }
 """Delta's classes, each with the methods that are called here, as name/number of arguments."""
-_NO_RELEASE = f"no release of Delta is made for Spark {{}}, and a start refuses others: use Spark {versions.PYSPARK}"
 _SOURCE_ROWS = "numSourceRows"  # the name of a metric of Delta
 
 
 def _no_delta(spark: SparkSession, sink: str, state: str) -> Misconfigured:
+    its = versions.series_of(spark.version)
+    way = (
+        f"start it with spark.jars.packages={','.join(versions.delta_jars(spark.version).coordinates)} "
+        f"spark.sql.extensions={EXTENSION} spark.sql.catalog.spark_catalog={CATALOG}"
+        if its.delta
+        else f"use Spark {versions.PYSPARK}, because no release of Delta is made for Spark {its.name}"
+    )
     return Misconfigured(
         "the Spark session has no Delta",
         sink=sink,
-        state=state if versions.series_of(spark.version).delta else f"{state}; {_NO_RELEASE.format(spark.version)}",
-        help=f"start it with spark.jars.packages={','.join(versions.delta_jars(spark.version).coordinates)} "
-        f"spark.sql.extensions={EXTENSION} spark.sql.catalog.spark_catalog={CATALOG}",
+        state=state,
+        help=way,
     )
 
 

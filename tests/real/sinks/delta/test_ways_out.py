@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,7 @@ def test_a_session_that_is_started_first(path: Path, monkeypatch: pytest.MonkeyP
     "the Spark session has no Delta",
     "start it with spark.jars.packages=… spark.sql.extensions=… spark.sql.catalog.spark_catalog=…",
 )
+@pytest.mark.remedy("the Spark session has no Delta", "use Spark …, because no release of Delta is made for Spark …")
 @pytest.mark.remedy("Delta … on the Spark session is not one that this Epochal was tried with", "use Delta …")
 def test_the_settings_of_the_help_are_those_of_a_session_that_is_taken(
     spark: SparkSession, path: Path, monkeypatch: pytest.MonkeyPatch
@@ -313,6 +315,10 @@ def test_the_settings_of_the_help_are_those_of_a_session_that_is_taken(
     assert settings.pop("spark.jars.packages").split(",") == list(versions.delta_jars(spark.version).coordinates)
     assert settings == {name: spark.conf.get(name) for name in settings}
     assert settings["spark.sql.extensions"] == before
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "SERIES", [replace(each, delta=None) for each in versions.SERIES])
+        told = jvm._no_delta(spark, "out", "").help
+    assert told.startswith(f"use Spark {versions.PYSPARK}, because no release of Delta is made for Spark ")
     looked(DeltaSink(str(path), name="out"))
 
 
