@@ -51,6 +51,22 @@ def test_a_fail_over_in_mid_epoch(pair: Pair, address: Proxy, make_job: MakeJob,
     job.check_exact()
 
 
+@pytest.mark.parametrize("done", [3, 11, 19])
+def test_a_fail_over_under_load(pair: Pair, address: Proxy, make_job: MakeJob, done: int) -> None:
+    """Epoch follows epoch without a pause, and nothing waits for the fail-over: it comes where it comes."""
+    job = replace(make_job(30), dsn=pair.primary.database_dsn("postgres", port=address.port))
+    with job.start() as driver:
+        job.wait_done(done, driver)
+        pair.primary.crash()
+        address.lead_to(pair.standby.address)
+        poll(lambda: pair.asked_the_standby("epochal postgres"), SEEN_S, f"the standby is asked:\n{driver.tail()}")
+        pair.standby.promote()
+        if driver.wait(END_S) != 0:
+            ends_named(driver, "errors.SinkUnavailable:", "errors.CommitPending:")
+    finish(job)
+    job.check_exact()
+
+
 @pytest.fixture
 def fail_over_without(toxiproxy_server: ToxiproxyServer, make_job: MakeJob) -> Iterator[FailOver]:
     """A function: a fail-over to a standby that lacks so many epochs, as the primary did not wait for it."""

@@ -23,6 +23,7 @@ from epochal.chaos.job import jvm
 from epochal.chaos.servers.spark import spark_session
 from epochal.chaos.strike import standby
 from epochal.chaos.strike.nemesis import end_with_parent
+from epochal.coordinator.model import failpoints
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from tests.real.kills import idempotent
 
@@ -40,6 +41,7 @@ def rows(spark: SparkSession, source: str, format: str) -> DataFrame:
 
     @f.udf("string")
     def attempt(_: int) -> str:
+        failpoints.hit(failpoints.Point.AT_ROW)
         return uuid.uuid4().hex
 
     reader = spark.readStream.format(format).option("maxFilesPerTrigger", 1)
