@@ -144,6 +144,7 @@ ON_POSTGRES = (
 # What workers and clients do with rows, in wheels of their own per Python; and what the console prints.
 ON_PYTHON = (
     f"{ASKED_FOR}::test_python",
+    "tests/pure/checkpoints",
     "tests/pure/coordinator/protocol",
     "tests/pure/coordinator/console",
     "tests/pure/sinks",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import uuid
@@ -29,16 +30,24 @@ from epochal.chaos.job import jvm
 from epochal.chaos.servers import jars
 from epochal.chaos.servers.s3 import S3Server
 from epochal.chaos.servers.spark import spark_session
+from epochal.chaos.servers.standalone import StandaloneCluster
+from epochal.chaos.strike.nemesis import kill_seen
 from epochal.checkpoints.log import EpochLog, Fence
 from epochal.checkpoints.objects import ObjectLog
 from epochal.coordinator.environment.versions import HADOOP_CLOUD_JARS, S3A_JARS
 from epochal.coordinator.model.epoch import Actor, Json
 from epochal.sinks.spark.executors import clone
 from epochal.sinks.spark.stage import SparkStage
-from tests.real.kills.support import LOCAL, SEEN_S, SINKS, Job, Kill, drivers, ends_named, finish, kill_in_turn
+from tests.real.kills.support import END_S, LOCAL, SEEN_S, SINKS, Job, Kill, drivers, ends_named, finish, kill_in_turn
 from tests.real.kills.test_two_drivers import BEFORE_ITS_DECISION, TAKEN_OVER
+from tests.real.standalone.test_cluster import ancestors
+from tests.real.standalone.test_speculation_and_allocation import EXECUTORS
 
 pytestmark = pytest.mark.timeout(2400)
+
+S3A_DRIVER = "tests.matrix.s3a_driver"
+AWAY_S = 1200.0  # Hadoop's client tries again for minutes
+OF_THE_STORE = ("errors.OutcomeUnknown:", "errors.SinkUnavailable:", "Connection refused")
 
 BEFORE_THE_DECISION = (
     Kill("after-copy", 1, ABORTED),
@@ -100,7 +109,7 @@ def job(
     """It has no epochs yet."""
     jvm.short_lived(*jars.resolve(S3A_JARS))  # made before a driver is waited for
     conf = json.dumps(s3.hadoop_conf)
-    with drivers(LOCAL, tmp_path / "drivers", ("tests.matrix.s3a_driver", conf)) as them:
+    with drivers(LOCAL, tmp_path / "drivers", (S3A_DRIVER, conf)) as them:
         yield S3Job(them, tmp_path, pg_database, kafka_server.bootstrap, topic_name, 0, s3=s3)
 
 
@@ -212,6 +221,45 @@ def test_a_driver_whose_offsets_were_overwritten_does_not_decide(job: S3Job) -> 
     obstore.put(store, name, planned)
     finish(job)
     job.check_exact()
+
+
+@pytest.mark.parametrize("point", ["before-prepare", "before-decide", "after-decide"])
+@pytest.mark.parametrize("away", ["for a moment", "until the query has ended"])
+def test_the_server_crashes_in_mid_epoch(job: S3Job, point: str, away: str) -> None:
+    """The query goes on, or ends with an error of the store.  The next start does the rest."""
+    feed(job, 3)
+    rule = f"{point}:1=barrier"
+    with job.start(rule) as driver:
+        driver.see_blocked(rule, SEEN_S)
+        job.s3.crash()
+        try:
+            if away == "for a moment":
+                job.s3.start()
+            driver.go(rule)
+            ended = driver.wait(AWAY_S)
+        finally:
+            if not job.s3.running():
+                job.s3.start()
+        assert away == "for a moment" or ended == 1, driver.tail()
+        if ended:
+            assert any(name in driver.tail(80) for name in OF_THE_STORE), driver.tail(80)
+    finish(job)
+    job.check_exact()
+
+
+def test_an_executor_is_killed_in_mid_copy(job: S3Job, tmp_path: Path) -> None:
+    """One of two tasks has written its file; the other's executor dies between two rows of its own."""
+    feed(job, 3)
+    rule = "at-row#17=barrier"  # the seventh row that a worker evaluates of the second epoch
+    conf = json.dumps({**EXECUTORS, **job.s3.hadoop_conf})
+    with StandaloneCluster() as cluster, drivers(cluster.url, tmp_path / "far", (S3A_DRIVER, conf)) as them:
+        far = replace(job, drivers=them)
+        with far.start(rule) as driver:
+            blocked = driver.see_hit(rule, SEEN_S)
+            (struck,) = set(cluster.executors()) & set(ancestors(blocked.pid))
+            assert kill_seen(struck).signal == signal.SIGKILL
+            assert driver.wait(END_S) == 0, driver.tail()
+        far.check_exact()
 
 
 # --- the durable copy -------------------------------------------------------------------------------
