@@ -248,9 +248,9 @@ def test_the_server_crashes_in_mid_epoch(job: S3Job, point: str, away: str) -> N
 
 
 def test_an_executor_is_killed_in_mid_copy(job: S3Job, tmp_path: Path) -> None:
-    """One of two tasks has written its file; the other's executor dies between two rows of its own."""
+    """Its task is between two rows of a copy."""
     feed(job, 3)
-    rule = "at-row#17=barrier"  # the seventh row that a worker evaluates of the second epoch
+    rule = "at-row#17=barrier"  # of one worker; an epoch has 20 rows
     conf = json.dumps({**EXECUTORS, **job.s3.hadoop_conf})
     with StandaloneCluster() as cluster, drivers(cluster.url, tmp_path / "far", (S3A_DRIVER, conf)) as them:
         far = replace(job, drivers=them)

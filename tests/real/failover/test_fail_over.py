@@ -14,6 +14,7 @@ from epochal.chaos.servers.postgres import PostgresServer
 from epochal.chaos.servers.postgres_standby import PostgresStandby
 from epochal.chaos.servers.toxiproxy import Proxy, ToxiproxyServer
 from epochal.chaos.strike.nemesis import poll
+from epochal.chaos.strike.standby import Start
 from tests.real.failover.conftest import Pair
 from tests.real.kills.conftest import local_drivers, make_job
 from tests.real.kills.support import END_S, ROWS, SEEN_S, Job, MakeJob, ends_named, finish
@@ -35,6 +36,14 @@ def address(pair: Pair, toxiproxy_server: ToxiproxyServer) -> Iterator[Proxy]:
         yield proxy
 
 
+def promote_once_asked(pair: Pair, driver: Start) -> None:
+    """The driver meets the standby first, and then goes to its end, or ends with a named error."""
+    poll(lambda: pair.asked_the_standby("epochal postgres"), SEEN_S, f"the standby is asked:\n{driver.tail()}")
+    pair.standby.promote()
+    if driver.wait(END_S) != 0:
+        ends_named(driver, "errors.SinkUnavailable:", "errors.CommitPending:")
+
+
 @pytest.mark.parametrize("point", [BEFORE_VOTE, PREPARED, DECIDED, COMMITTED])
 def test_a_fail_over_in_mid_epoch(pair: Pair, address: Proxy, make_job: MakeJob, point: str) -> None:
     job = replace(make_job(4), dsn=pair.primary.database_dsn("postgres", port=address.port))
@@ -43,10 +52,7 @@ def test_a_fail_over_in_mid_epoch(pair: Pair, address: Proxy, make_job: MakeJob,
         pair.primary.crash()
         address.lead_to(pair.standby.address)
         driver.go(point)
-        poll(lambda: pair.asked_the_standby("epochal postgres"), SEEN_S, f"the standby is asked:\n{driver.tail()}")
-        pair.standby.promote()
-        if driver.wait(END_S) != 0:
-            ends_named(driver, "errors.SinkUnavailable:", "errors.CommitPending:")
+        promote_once_asked(pair, driver)
     finish(job)
     job.check_exact()
 
@@ -59,10 +65,7 @@ def test_a_fail_over_under_load(pair: Pair, address: Proxy, make_job: MakeJob, d
         job.wait_done(done, driver)
         pair.primary.crash()
         address.lead_to(pair.standby.address)
-        poll(lambda: pair.asked_the_standby("epochal postgres"), SEEN_S, f"the standby is asked:\n{driver.tail()}")
-        pair.standby.promote()
-        if driver.wait(END_S) != 0:
-            ends_named(driver, "errors.SinkUnavailable:", "errors.CommitPending:")
+        promote_once_asked(pair, driver)
     finish(job)
     job.check_exact()
 
