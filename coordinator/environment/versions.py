@@ -38,7 +38,7 @@ POSTGRES = ("16", "18")
 
 # `make test-matrix` also tests these versions, which users may have.  With each of them it runs only the tests that
 # depend on it.
-PYTHON_MATRIX = ("3.10", "3.12", "3.13")  # these rows have not run yet, so none of them counts as tested
+PYTHON_MATRIX = ("3.10", "3.12", "3.13")
 KAFKA_MATRIX = ("3.6.2", "3.7.2", "3.9.2", "4.1.2", "4.2.0")
 POSTGRES_MATRIX = {"14": "14.24.0", "15": "15.19.0", "17": "17.11.0"}  # series -> release of the binaries' jar
 HADOOP = "3.5.0"
@@ -72,9 +72,10 @@ class Jars:
 class SparkSeries:
     """A series of Spark, and what goes with it.
 
-    ``pairs``: the versions of Spark and Delta that tests run with, oldest first.  ``python``, ``java``, ``delta``
-    (from, below): what works on it.  ``delta`` is None if Delta has no release for it.  ``kafka_source`` and what
-    follows it: for the jars of Spark's Kafka source, which tests use.
+    ``name``: its first version.  ``pairs``: the versions of Spark and Delta that tests run with, oldest first.
+    ``python``, ``java``, ``delta`` (from, below): what works on it.  ``delta`` is None if Delta has no release for it.
+    ``other_delta``: why any other Delta is refused.  ``kafka_source`` and what follows it: for the jars of Spark's
+    Kafka source, which tests use.
     """
 
     name: str
@@ -87,6 +88,7 @@ class SparkSeries:
     kafka_clients: str
     commons_pool: str
     scala: str = SCALA
+    other_delta: str = "the two-step commit uses private interfaces of Delta"
 
     @property
     def tested(self) -> tuple[str, ...]:
@@ -117,19 +119,30 @@ _SPARK_4_2 = SparkSeries(
     kafka_clients="3.9.2",
     commons_pool="2.13.1",
 )
+_SPARK_3_5_2 = SparkSeries(
+    name="3.5.2",
+    pairs=(("3.5.8", "3.3.3"),),
+    python=("3.10", "3.12"),
+    java=("11", "18"),
+    delta=("3.2", "3.4"),
+    kafka_source="3.5.7",
+    token_provider="3.5.7",
+    kafka_clients="3.4.1",
+    commons_pool="2.11.1",
+    scala="2.12",
+)
+# Delta from 3.2.1 on is compiled against a method of ExpressionSet that Spark has from 3.5.2 on. With an older Spark it
+# writes, but every read of a table by Spark ends with a NoSuchMethodError.
+_SPARK_3_5 = replace(
+    _SPARK_3_5_2,
+    name="3.5",
+    pairs=(("3.5.0", "3.2.0"),),
+    delta=("3.2", "3.2.1"),
+    other_delta="below Spark 3.5.2 no newer Delta can read a table",
+)
 SERIES: Sequence[SparkSeries] = (
-    SparkSeries(
-        name="3.5",
-        pairs=(("3.5.0", "3.2.1"), ("3.5.8", "3.3.3")),
-        python=("3.10", "3.12"),
-        java=("11", "18"),
-        delta=("3.2", "3.4"),
-        kafka_source="3.5.7",
-        token_provider="3.5.7",
-        kafka_clients="3.4.1",
-        commons_pool="2.11.1",
-        scala="2.12",
-    ),
+    _SPARK_3_5,
+    _SPARK_3_5_2,
     replace(
         _SPARK_4_2,
         name="4.0",
@@ -146,7 +159,14 @@ SERIES: Sequence[SparkSeries] = (
         kafka_source="4.1.3",
     ),
     _SPARK_4_2,
-    replace(_SPARK_4_2, name="4.3", pairs=(("4.3.0", DELTA_JAR),), python=("3.11", "3.15"), delta=None),
+    replace(
+        _SPARK_4_2,
+        name="4.3",
+        pairs=(("4.3.0", DELTA_JAR),),
+        python=("3.11", "3.15"),
+        delta=None,
+        other_delta="no release of Delta is made for Spark 4.3",
+    ),
 )
 """All series that are known, oldest first: the one place that says what goes with a Spark."""
 
@@ -301,9 +321,10 @@ PYTHON = Part(
     PYTHON_TESTED,
     _SPARK_4_2.python,
     "the code needs 3.10; 3.15 and newer are unknown",
+    matrix=PYTHON_MATRIX,
 )
 JAVA = Part("Java", ("17",), _SPARK_4_2.java, "Spark 4 needs 17; 26 and newer are unknown")
-DELTA = Part("Delta", (DELTA_JAR,), _SPARK_4_2.delta, "the two-step commit uses private interfaces of Delta")
+DELTA = Part("Delta", (DELTA_JAR,), _SPARK_4_2.delta, _SPARK_4_2.other_delta)
 KAFKA = Part(
     "Kafka broker",
     (KAFKA_BROKER,),
@@ -326,8 +347,7 @@ def on_spark(part: Part, spark: str) -> Part:
     """Return the part with the versions that go with this Spark."""
     its = series_of(spark)
     if part.name == DELTA.name:
-        reason = part.reason if its.delta else f"no release of Delta is made for Spark {its.name}"
-        return replace(part, tested=its.delta_tested, matrix=(), expected=its.delta, reason=reason)
+        return replace(part, tested=its.delta_tested, matrix=(), expected=its.delta, reason=its.other_delta)
     expected = {PYTHON.name: its.python, JAVA.name: its.java}.get(part.name, part.expected)
     return part if expected == part.expected else replace(part, expected=expected, reason=f"on Spark {its.name}")
 

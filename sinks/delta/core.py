@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from epochal.coordinator.model.epoch import Actor, Digest, Json, Marker, Position, SinkState
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import Conditions, check_name, looked
-from epochal.sinks.delta import ddl, gates, jvm, modes
+from epochal.sinks.delta import ddl, gates, jvm, modes, self_test
 from epochal.sinks.delta.jvm import JavaFailure, Table, Transaction, Written
 from epochal.sinks.delta.lineage import Lineage
 from epochal.sinks.delta.log_store import LogStore
@@ -207,7 +207,7 @@ class Core:
     def find(self) -> Table | None:
         """Return the table at the target; None if the catalog has no table with that name."""
         spark = jvm.session(self.name)
-        jvm.self_test(spark, self.name)
+        self_test.check(spark, self.name)
         path = self.target.location(spark, self.name)
         with self.say.unavailable("the table"):
             return Table(spark, path) if path is not None else None
@@ -219,7 +219,7 @@ class Core:
                 spark = running_session()
                 if spark is None:
                     return None
-                jvm.self_test(spark, self.name)
+                self_test.check(spark, self.name)
                 path = self.target.location(spark, self.name)
                 return jvm.log_store(spark, path) if path is not None else None
         except (Misconfigured, JavaFailure):  # a start tells it

@@ -3,7 +3,8 @@
 Delta's public writer cannot vote, because it writes and commits in one step.  The transaction below it can:
 ``writeFiles`` makes the files (nobody reads them, as the log does not name them).  ``commit`` of a later transaction,
 perhaps in another process, adds them to the log.  These methods did not change from Delta 2.4 to 4.4; those that
-begin on a known snapshot did not change since 3.2.  :func:`self_test` refuses a Delta in which they may differ.
+begin on a known snapshot did not change since 3.2.  :mod:`~epochal.sinks.delta.self_test` refuses a Delta in which they
+may differ.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from epochal.coordinator.environment import versions
 from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.delta.lineage import log_file
 from epochal.sinks.delta.log_store import LogStore
-from epochal.sinks.spark import internals, scala, series, settings
+from epochal.sinks.spark import scala, series, settings
 from epochal.sinks.spark.executors import clone, running_session
 
 if TYPE_CHECKING:
@@ -34,14 +34,12 @@ T = TypeVar("T")
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-_DELTA = "org.apache.spark.sql.delta."
+DELTA = "org.apache.spark.sql.delta."
 
 _SCHEMES = ("file", "hdfs")
 """Schemes of file systems on which a version exists if its file exists.  On S3, DynamoDB may know a version earlier."""
 _ORDERED_ELSEWHERE = {"catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview"}
 """Features of tables in which a catalog or a commit coordinator orders the versions."""
-
-_tested: set[str] = set()  # ids of the Spark applications that passed the self-test
 
 
 class JavaFailure(Exception):
@@ -130,15 +128,15 @@ def log_store(spark: SparkSession, path: str) -> LogStore:
             spark._jsparkSession.sessionState().newHadoopConf()
         )
         paths = getattr(jvm, "org.apache.hadoop.fs.Path")
-        found = getattr(jvm, _DELTA + "storage.LogStore").apply(spark._jsparkSession)
+        found = getattr(jvm, DELTA + "storage.LogStore").apply(spark._jsparkSession)
         return _log_store(found, paths(path).makeQualified(home, paths("/")))
 
 
 def _log_store(found: Java, path: Java) -> LogStore:
     """Look through Delta's classes around a log store: one that chooses by the path's scheme, and an adaptor."""
-    if _class(found) == _DELTA + "storage.DelegatingLogStore":
+    if _class(found) == DELTA + "storage.DelegatingLogStore":
         found = found.getDelegate(path)
-    if _class(found) == _DELTA + "storage.LogStoreAdaptor":
+    if _class(found) == DELTA + "storage.LogStoreAdaptor":
         found = found.logStoreImpl()
     return LogStore(_class(found), str(path.toUri().getScheme()).lower())
 
@@ -155,7 +153,7 @@ class Table:
         jvm: Java = spark._jvm
         self._jvm = jvm
         with java_errors():
-            self._log: Java = getattr(jvm, _DELTA + "DeltaLog").forTable(spark._jsparkSession, path)
+            self._log: Java = getattr(jvm, DELTA + "DeltaLog").forTable(spark._jsparkSession, path)
             self._root: Java = self._log.dataPath()
             self._files: Java = self._root.getFileSystem(self._log.newDeltaHadoopConf())
 
@@ -411,9 +409,9 @@ class Transaction:
         """Write the actions to the log as one version, if nothing that was read has changed meanwhile."""
         with java_errors():
             jvm = self._jvm
-            action_of = getattr(jvm, _DELTA + "actions.Action")
+            action_of = getattr(jvm, DELTA + "actions.Action")
             batch = scala.seq(jvm, [action_of.fromJson(json.dumps(action)) for action in actions])
-            what = _streaming_update(jvm, output_mode, query_id, epoch, user_metadata)
+            what = streaming_update(jvm, output_mode, query_id, epoch, user_metadata)
             self._txn.commit(batch, what)
 
     def _each(self, found: Java) -> Iterator[Java]:
@@ -432,121 +430,14 @@ def session(sink: str) -> SparkSession:
     return running
 
 
-def self_test(spark: SparkSession, sink: str) -> None:
-    """Raise ``Misconfigured`` for a session without Delta, or with a Delta whose private API may differ.
-
-    Checked once per Spark application.
-    """
-    from py4j.java_gateway import JavaClass
-
-    application = spark.sparkContext.applicationId
-    if application in _tested:
-        return
-    jvm: Java = spark._jvm
-    if not isinstance(getattr(jvm, _DELTA + "DeltaLog"), JavaClass):
-        raise _no_delta(spark, sink, "Delta's classes are not there")
-    if EXTENSION not in (spark.conf.get("spark.sql.extensions", "") or ""):
-        raise _no_delta(spark, sink, f"spark.sql.extensions does not name {EXTENSION}")
-    version = str(getattr(jvm, "io.delta.package").VERSION())
-    versions.check(versions.on_spark(versions.DELTA, spark.version), version, sink)
-    try:
-        _try_private_parts(jvm)
-    except (JavaFailure, TypeError, AttributeError) as error:
-        raise _unknown_delta(spark, sink, version, str(error).partition("\n")[0]) from error
-    _tested.add(application)
-
-
-def tested(spark: SparkSession, sink: str) -> str:
-    """Make the self-test; return what was found, for people."""
-    self_test(spark, sink)
-    jvm: Java = spark._jvm
-    version = str(getattr(jvm, "io.delta.package").VERSION())
-    return f"Delta {version}: {len(_METHODS)} classes have the methods that are called"
-
-
-def _try_private_parts(jvm: Java) -> None:
-    with java_errors():
-        action_of = getattr(jvm, _DELTA + "actions.Action")
-        for action in (
-            {"txn": {"appId": "a", "version": 1, "lastUpdated": 1}},
-            {"add": _AN_ADD},
-            {"remove": _A_REMOVE},
-        ):
-            there_and_back = json.loads(str(action_of.fromJson(json.dumps(action)).json()))
-            kind = next(iter(action))
-            lost = {key: value for key, value in action[kind].items() if there_and_back[kind].get(key) != value}
-            if lost:
-                raise TypeError(f"an action does not survive JSON: {lost}")
-        _streaming_update(jvm, "Append", "q", 0, "m")
-        for name, wanted in _METHODS.items():
-            missing = wanted - (internals.methods(jvm, _DELTA + name) or frozenset())
-            if missing:
-                raise TypeError(f"{name} has no {sorted(missing)}")
-
-
-def _streaming_update(jvm: Java, output_mode: str, query_id: str, epoch: int, user_metadata: str) -> Java:
+def streaming_update(jvm: Java, output_mode: str, query_id: str, epoch: int, user_metadata: str) -> Java:
+    """Return Delta's operation for an epoch, which its history shows."""
     mode = getattr(getattr(jvm, "org.apache.spark.sql.streaming.OutputMode"), output_mode)()
     more = getattr(jvm, "scala.Option").apply(user_metadata)
-    return getattr(jvm, _DELTA + "DeltaOperations$StreamingUpdate")(mode, query_id, epoch, more)
+    return getattr(jvm, DELTA + "DeltaOperations$StreamingUpdate")(mode, query_id, epoch, more)
 
 
-_AN_ADD: Json = {"path": "p", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
-_A_REMOVE: Json = {"path": "p", "deletionTimestamp": 1, "dataChange": True, "partitionValues": {}, "size": 1}
-_METHODS = {
-    "OptimisticTransaction": {
-        "txnVersion/1",
-        "writeFiles/1",
-        "commit/2",
-        "metadata/0",
-        "protocol/0",
-        "readVersion/0",
-        "filterFiles/0",
-        "snapshot/0",
-        "readTxn/0",
-    },
-    "commands.MergeIntoCommand": {
-        "prepareMergeSource/6",
-        "isInsertOnly/0",
-        "findTouchedFiles/2",
-        "writeOnlyInserts/4",
-        "writeAllChanges/5",
-        "writeDVs/3",
-        "shouldWritePersistentDeletionVectors/2",
-    },
-    "DeltaLog": {"startTransaction/0", "startTransaction/2", "store/0"},
-    "Snapshot": {"logSegment/0", "checksumOpt/0"},
-    "LogSegment": {"lastCommitFileModificationTimestamp/0"},
-    "storage.LogStore": {"apply/1"},
-    "storage.DelegatingLogStore": {"getDelegate/1"},
-    "storage.LogStoreAdaptor": {"logStoreImpl/0"},
-}
-"""Delta's classes, each with the methods that are called here, as name/number of arguments."""
 _SOURCE_ROWS = "numSourceRows"  # the name of a metric of Delta
-
-
-def _no_delta(spark: SparkSession, sink: str, state: str) -> Misconfigured:
-    its = versions.series_of(spark.version)
-    way = (
-        f"start it with spark.jars.packages={','.join(versions.delta_jars(spark.version).coordinates)} "
-        f"spark.sql.extensions={EXTENSION} spark.sql.catalog.spark_catalog={CATALOG}"
-        if its.delta
-        else f"use Spark {versions.PYSPARK}, because no release of Delta is made for Spark {its.name}"
-    )
-    return Misconfigured(
-        "the Spark session has no Delta",
-        sink=sink,
-        state=state,
-        help=way,
-    )
-
-
-def _unknown_delta(spark: SparkSession, sink: str, version: str, state: str) -> Misconfigured:
-    return Misconfigured(
-        f"Delta {version} on the Spark session is not one that this Epochal was tried with",
-        sink=sink,
-        state=state,
-        help=f"use Delta {versions.series_of(spark.version).delta_jar}",
-    )
 
 
 def _action(action: Java, kind: str) -> Json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from epochal.coordinator.model.epoch import Json, Query
 from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.conditions import check_name
-from epochal.sinks.delta import gates, jvm, renames
+from epochal.sinks.delta import gates, jvm, renames, self_test
 from epochal.sinks.delta.core import CAST, NO_CAST, Core
 from epochal.sinks.delta.jvm import JavaFailure
 from epochal.sinks.delta.log_store import Drivers
@@ -73,7 +73,7 @@ def questions(sink: Core, query: Query, schema: StructType | None) -> Iterator[Q
     """See ``epochal.sinks.questions.Questioned``."""
     check_name("app", query.app, sink.name)
     there = There(sink)
-    yield Question(DELTA, lambda: jvm.tested(jvm.session(sink.name), sink.name))
+    yield Question(DELTA, lambda: self_test.tell(jvm.session(sink.name), sink.name))
     yield Question(TABLE, there.told, (DELTA,))
     yield Question("log store", there.refuse_losing, (TABLE,))
     yield Question("transaction ids are kept", lambda: refuse_forgetful(sink, there.metadata), (TABLE,))

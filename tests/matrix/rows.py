@@ -103,6 +103,7 @@ REPLAY = "tests/real/coordinator/query/test_replay.py"
 _REPLAYED = f"{REPLAY}::test_a_replayed_epoch_is_not_written_again"
 READABLE: Mapping[str, tuple[str, ...]] = {
     "3.5": (_REPLAYED,),
+    "3.5.2": (_REPLAYED,),
     "4.0": (_REPLAYED, f"{REPLAY}::test_a_decided_epoch_feeds_state_and_watermark[default]"),
 }
 # Warnings are errors here.  PySpark before 4.2 leaves sockets to its JVM to the garbage collector; 3.5 uses distutils.

@@ -174,8 +174,8 @@ def test_the_page_of_platforms_says_which_versions_go_together() -> None:
 def told(supported: versions.Range) -> str:
     """A range of versions as the page tells it."""
     low, below = supported
-    major, minor = below.split(".")
-    high = f"{major}.{int(minor) - 1}"
+    *major, last = below.split(".")
+    high = ".".join([*major, str(int(last) - 1)])
     lists = (low, high) == ("3.10", "3.11")  # as few as two versions of Python
     return low if low == high else f"{low}, {high}" if lists else f"{low} to {high}"
 

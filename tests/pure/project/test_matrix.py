@@ -125,8 +125,7 @@ def test_what_cannot_be_downloaded_is_missing(words: str) -> None:
 def test_every_version_of_the_table_has_its_row() -> None:
     found = {(each.part, each.version) for each in rows.rows()}
     named = {(part.name, version) for part in versions.PARTS for version in part.matrix if part is not versions.SPARK}
-    also = {("Python", version) for version in versions.PYTHON_MATRIX}
-    also |= {("Postgres", version) for version in versions.POSTGRES[:-1]} | {("pgbouncer", "transaction mode")}
+    also = {("Postgres", version) for version in versions.POSTGRES[:-1]} | {("pgbouncer", "transaction mode")}
     also |= {("Object store", f"versitygw {versions.VERSITYGW}")}
     assert {row for row in found if row[0] != "Spark"} == named | also
     of_spark = [version.partition(" with Delta ") for part, version in found if part == "Spark"]

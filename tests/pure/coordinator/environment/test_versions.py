@@ -203,7 +203,8 @@ def test_servers_run_on_a_java_that_no_start_refuses(tmp_path: Path, script: str
 @pytest.mark.parametrize(
     ("spark", "series"),
     [
-        ("3.5.6-amzn-1", "3.5"),
+        ("3.5.1", "3.5"),
+        ("3.5.6-amzn-1", "3.5.2"),
         ("4.0.0", "4.0"),
         ("4.1.4", "4.1"),
         ("4.2.1", "4.2"),
@@ -223,7 +224,8 @@ def test_a_spark_belongs_to_the_newest_series_that_is_not_newer(spark: str, seri
         ("3.5.8", versions.PYTHON, ("3.10.1", "3.11.7"), ("3.9.1", "3.12.0")),
         ("4.0.4", versions.PYTHON, ("3.10.1", "3.13.1"), ("3.14.0",)),
         ("4.3.0", versions.PYTHON, ("3.11.7", "3.14.1"), ("3.10.1",)),
-        ("3.5.8", versions.DELTA, ("3.2.1", "3.3.2-amzn-1"), ("3.1.0", "4.0.0")),
+        ("3.5.1", versions.DELTA, ("3.2.0",), ("3.1.0", "3.2.1")),
+        ("3.5.2", versions.DELTA, ("3.2.1", "3.3.2-amzn-1"), ("3.1.0", "4.0.0")),
         ("4.0.4", versions.DELTA, ("4.0.1", "4.4.0"), ("3.3.3", "4.5.0")),
         ("4.2.0", versions.DELTA, ("4.4.1",), ("4.3.1",)),
         ("4.3.0", versions.DELTA, (), ("4.4.0",)),

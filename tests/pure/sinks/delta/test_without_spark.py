@@ -13,7 +13,7 @@ import pytest
 from epochal.coordinator.model.epoch import Actor, Copy, Decision, Epoch, Marker, Query, SinkState
 from epochal.coordinator.model.errors import Fenced, Misconfigured, OutcomeUnknown, PrepareRefused, SinkUnavailable
 from epochal.sinks import DeltaSink
-from epochal.sinks.delta import fencing, jvm, preparing, sink, without_spark
+from epochal.sinks.delta import fencing, jvm, preparing, self_test, sink, without_spark
 from epochal.sinks.delta.core import CommitResult, CommitStatus
 from epochal.sinks.delta.target import Target
 from tests.remedies import installed_by
@@ -108,9 +108,9 @@ def test_a_session_without_delta_is_told_how_to_start_with_it() -> None:
     spark = SimpleNamespace(
         version="4.2.0", _jvm=SimpleNamespace(), sparkContext=SimpleNamespace(applicationId="without-delta")
     )
-    setattr(spark._jvm, f"{jvm._DELTA}DeltaLog", object())
+    setattr(spark._jvm, f"{jvm.DELTA}DeltaLog", object())
     with pytest.raises(Misconfigured, match="the Spark session has no Delta") as refused:
-        jvm.self_test(cast("Any", spark), "out")
+        self_test.check(cast("Any", spark), "out")
     assert refused.value.state == "Delta's classes are not there"
 
 

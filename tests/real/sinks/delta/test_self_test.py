@@ -11,14 +11,14 @@ from pyspark.sql import SparkSession
 
 from epochal.coordinator.environment import versions
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.delta import DeltaSink, jvm
+from epochal.sinks.delta import DeltaSink, jvm, self_test
 from tests.real.sinks.delta.support import query
 
 
 @pytest.fixture
 def delta(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> str:
     """The version of the session's Delta, which no sink has tried yet."""
-    monkeypatch.setattr(jvm, "_tested", set())
+    monkeypatch.setattr(self_test, "_passed", set())
     return str(spark._jvm.io.delta.package.VERSION())  # type: ignore[union-attr]
 
 
@@ -35,7 +35,10 @@ def refusal(folder: Path) -> str:
 
 def known_are(monkeypatch: pytest.MonkeyPatch, low: str, below: str) -> None:
     """Of every series of Spark."""
-    known = [replace(each, delta=(low, below), pairs=((each.tested[0], low),)) for each in versions.SERIES]
+    known = [
+        replace(each, delta=(low, below), other_delta=versions.DELTA.reason, pairs=((each.tested[0], low),))
+        for each in versions.SERIES
+    ]
     monkeypatch.setattr(versions, "SERIES", known)
     monkeypatch.delenv(versions.AT_OWN_RISK, raising=False)  # `make test-matrix` names a Spark there
 
@@ -60,8 +63,8 @@ def test_an_unknown_version_that_the_user_names_is_tried(
 ) -> None:
     known_are(monkeypatch, "5.4", "5.5")
     monkeypatch.setenv(versions.AT_OWN_RISK, f"Spark 9.9, Delta {delta}")
-    jvm.self_test(spark, "out")
-    assert jvm._tested == {spark.sparkContext.applicationId}
+    self_test.check(spark, "out")
+    assert self_test._passed == {spark.sparkContext.applicationId}
     assert f"Delta {delta} is outside what Epochal supports" in caplog.text
 
 
@@ -69,8 +72,8 @@ def test_an_unknown_version_that_the_user_names_is_tried(
 def test_another_patch_of_a_known_version_is_not(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     known = [replace(each, pairs=((each.tested[0], "0.1"),)) for each in versions.SERIES]
     monkeypatch.setattr(versions, "SERIES", known)
-    jvm.self_test(spark, "out")
-    assert jvm._tested == {spark.sparkContext.applicationId}
+    self_test.check(spark, "out")
+    assert self_test._passed == {spark.sparkContext.applicationId}
 
 
 @pytest.mark.parametrize(
@@ -78,13 +81,13 @@ def test_another_patch_of_a_known_version_is_not(spark: SparkSession, monkeypatc
     [
         (
             "_METHODS",
-            {**jvm._METHODS, "OptimisticTransaction": {"voteLater", "commit/2", "abstain"}},
+            {**self_test._METHODS, "OptimisticTransaction": {"voteLater", "commit/2", "abstain"}},
             "OptimisticTransaction has no ['abstain', 'voteLater']",
         ),
-        ("_METHODS", {**jvm._METHODS, "LogSegment": {"lastCommit/0"}}, "LogSegment has no ['lastCommit/0']"),
+        ("_METHODS", {**self_test._METHODS, "LogSegment": {"lastCommit/0"}}, "LogSegment has no ['lastCommit/0']"),
         (
             "_AN_ADD",
-            {**jvm._AN_ADD, "prepared": True},
+            {**self_test._AN_ADD, "prepared": True},
             "an action does not survive JSON: {'prepared': True}",
         ),
     ],
@@ -98,7 +101,7 @@ def test_private_parts_that_changed_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(jvm, part, value)
+    monkeypatch.setattr(self_test, part, value)
     assert refusal(tmp_path) == (
         f"sink 'out': Delta {delta} on the Spark session is not one that this Epochal was tried with\n"
         f"  State: {state}\n"
@@ -118,7 +121,7 @@ def test_a_spark_for_which_delta_has_no_release_is_refused(
 
 @pytest.mark.usefixtures("delta")
 def test_a_session_whose_extensions_are_not_deltas_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(jvm, "EXTENSION", "org.example.Another")
+    monkeypatch.setattr(self_test, "EXTENSION", "org.example.Another")
     told = refusal(tmp_path)
     assert told.startswith("sink 'out': the Spark session has no Delta\n")
     assert "State: spark.sql.extensions does not name org.example.Another\n" in told

@@ -22,7 +22,7 @@ from epochal.coordinator.model.errors import (
     PrepareRefused,
     SinkUnavailable,
 )
-from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite, jvm
+from epochal.sinks.delta import Append, DeltaSink, Merge, Overwrite, jvm, self_test
 from epochal.sinks.delta.jvm import JavaFailure, Table
 from epochal.sinks.delta.target import Target
 from epochal.sinks.delta.without_spark import Snapshot
@@ -298,26 +298,26 @@ def test_a_session_that_is_started_first(path: Path, monkeypatch: pytest.MonkeyP
 def test_the_settings_of_the_help_are_those_of_a_session_that_is_taken(
     spark: SparkSession, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jvm, "_tested", set())
+    monkeypatch.setattr(self_test, "_passed", set())
     with monkeypatch.context() as patch:
-        patch.setattr(jvm, "_METHODS", {"LogSegment": {"lastCommit/0"}})
+        patch.setattr(self_test, "_METHODS", {"LogSegment": {"lastCommit/0"}})
         with pytest.raises(Misconfigured) as other:
             looked(DeltaSink(str(path), name="out"))
     found: Any = spark._jvm
     assert other.value.help == f"use Delta {found.io.delta.package.VERSION()}"
     before = spark.conf.get("spark.sql.extensions")
     with monkeypatch.context() as patch:
-        patch.setattr(jvm, "EXTENSION", "org.example.Another")
+        patch.setattr(self_test, "EXTENSION", "org.example.Another")
         with pytest.raises(Misconfigured, match="the Spark session has no Delta"):
             looked(DeltaSink(str(path), name="out"))
-    told = jvm._no_delta(spark, "out", "").help
+    told = self_test._no_delta(spark, "out", "").help
     settings = dict(setting.split("=", 1) for setting in told.removeprefix("start it with ").split())
     assert settings.pop("spark.jars.packages").split(",") == list(versions.delta_jars(spark.version).coordinates)
     assert settings == {name: spark.conf.get(name) for name in settings}
     assert settings["spark.sql.extensions"] == before
     with monkeypatch.context() as patch:
         patch.setattr(versions, "SERIES", [replace(each, delta=None) for each in versions.SERIES])
-        told = jvm._no_delta(spark, "out", "").help
+        told = self_test._no_delta(spark, "out", "").help
     assert told.startswith(f"use Spark {versions.PYSPARK}, because no release of Delta is made for Spark ")
     looked(DeltaSink(str(path), name="out"))
 
