@@ -60,20 +60,25 @@ class ShownEpoch:
 
     @property
     def ends(self) -> Mapping[str, str | None]:
-        """The end offset of the epoch in each source, as JSON, by Spark's name of the source; None if not known.
+        """The end offset of the epoch in each source, as JSON, by Spark's name of the source; None if not known."""
+        return ends_of(self.offsets)
 
-        ``offsets/N`` has the version of its format in the first line, JSON about the epoch in the second line, then
-        one line per source: in version 1 the offset, in version 2 the source's name, a colon and the offset.  The
-        name is the number of the source, unless the query names its sources.
-        """
-        lines = self.offsets.splitlines()
-        if lines[:1] == ["v2"]:
-            named = [(name, text) for name, _, text in (line.partition(":") for line in lines[2:])]
-        else:
-            named = [(str(number), text) for number, text in enumerate(lines[2:])]
-        if all(name.isdigit() for name, _ in named):
-            named.sort(key=lambda pair: int(pair[0]))  # with many sources, Spark writes version 2 in any order
-        return {name: None if text == "-" else text for name, text in named}
+
+def ends_of(offsets: str) -> Mapping[str, str | None]:
+    """Return the end offset in each source, as JSON, by Spark's name of the source; None if not known.
+
+    ``offsets``: the text of ``offsets/N``.  It has the version of its format in the first line, JSON about the epoch in
+    the second line, then one line per source: in version 1 the offset, in version 2 the source's name, a colon and the
+    offset.  The name is the number of the source, unless the query names its sources.
+    """
+    lines = offsets.splitlines()
+    if lines[:1] == ["v2"]:
+        named = [(name, text) for name, _, text in (line.partition(":") for line in lines[2:])]
+    else:
+        named = [(str(number), text) for number, text in enumerate(lines[2:])]
+    if all(name.isdigit() for name, _ in named):
+        named.sort(key=lambda pair: int(pair[0]))  # with many sources, Spark writes version 2 in any order
+    return {name: None if text == "-" else text for name, text in named}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import datetime
 import json
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,10 +34,12 @@ from epochal.coordinator.protocol.actions import (
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query.checkpoint import ask_at, located, needing
 from epochal.coordinator.query.pipeline import Pipeline
+from epochal.coordinator.query.spark import offsets_file
+from epochal.sinks.epochs import ends_of
 from epochal.sinks.inspection import inspection_of, newest, written
 from epochal.sinks.protocol import MarkedSink, SessionSink, Sink
 from epochal.sinks.spark.executors import running_session
-from epochal.sinks.spark.stage import local_path
+from epochal.sinks.spark.stage import files_at, local_path
 
 
 def adopt(pipeline: Pipeline, checkpoint: str, *, why: str, new: bool = False, uneven: bool = False) -> Operator:
@@ -193,6 +195,8 @@ class _Operation:
         history = History.of(self._log.read())
         if isinstance(self._act, Adopt) and not self._uneven and history.last is None and not history.stands:
             _refuse_uneven(self._ask, self._sinks)
+        if isinstance(self._act, Skip):
+            _refuse_going_back(self._ask, self._act)
         if isinstance(self._act, Accept):
             sink = next((sink for sink in self._sinks if sink.name == self._act.sink), None)
             if sink is not None and self._act.sink not in {*history.members, *history.stands}:
@@ -322,6 +326,33 @@ def _refuse_uneven(ask: EpochRequest, sinks: Sequence[Sink]) -> None:
             help="restore the old checkpoint if you can: its next start brings all sinks to the same epoch; else write"
             " the rows of the missing epochs into the sinks that lack them, or go without them, and add --uneven",
         )
+
+
+def _refuse_going_back(ask: EpochRequest, act: Skip) -> None:
+    """Refuse to skip an epoch that ends where the epoch before the last logged one ended.
+
+    Spark's streaming checkpoint manager writes such an epoch if it repartitions the operator state after an epoch that
+    is not in ``commits``: it leaves that epoch out.  Spark would then read its rows again, under another number.
+    """
+    last = act.first - 1
+    before, known, skipped = (_ends(ask.query, epoch) for epoch in (last - 1, last, act.last))
+    if not before or skipped != before or skipped == known:
+        return
+    raise CheckpointMismatch(
+        f"after epoch {act.last} Spark would read the rows of epoch {last} again, and epoch {last} is logged",
+        epoch=ask.epoch,
+        state=f"offsets/{act.last} ends where epoch {last - 1} ended: {dict(skipped)!r}; epoch {last}: {dict(known)!r}",
+        help="the operator state was repartitioned without epoch"
+        f" {last} (enforce_exactly_once_sink=False). Stop the query, delete commits/{last} and above, and"
+        f" offsets/{act.first} and above, each with its hidden .N.crc if there is one, and restart: epoch {last} is"
+        " finished; then stop the query and repartition once more",
+    )
+
+
+def _ends(query: Query, epoch: EpochNumber) -> Mapping[str, str | None]:
+    """Return where the epoch ends in each source; nothing if Spark has no such file."""
+    text = files_at(query.checkpoint, needing(running_session)).read(offsets_file(query.checkpoint, epoch))
+    return {} if text is None else ends_of(text.decode())
 
 
 def _refuse_written_by_this(ask: EpochRequest, sink: Sink) -> None:

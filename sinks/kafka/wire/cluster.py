@@ -450,10 +450,12 @@ class Cluster:
     ) -> T:
         """Ask the coordinator until it gives an answer that is not to be repeated, or until the deadline.
 
-        After the deadline, return the last answer, or raise what went wrong if there was none.
+        After the deadline, return the last answer, or raise what went wrong if there was none.  What a broker has said
+        is raised rather than the time-out of an attempt for which little time was left.
         """
         pauses = Pauses(deadline)
         last: list[T] = []
+        said: BrokerError | None = None
         while True:
             backoff = self._reach.retry
             try:
@@ -474,9 +476,9 @@ class Cluster:
                 if not pauses.pause(self._reach.reconnect):
                     if last:
                         return last[0]
-                    raise
+                    raise said or error from error
             except BrokerError as error:
-                self._doubted = self._asked
+                said, self._doubted = error, self._asked
                 if not is_retriable_at_coordinator(error.code) or not pauses.pause(backoff):
                     raise
 

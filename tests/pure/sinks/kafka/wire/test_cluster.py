@@ -210,6 +210,13 @@ def test_an_end_whose_coordinator_is_not_found_is_not_known(brokers: Brokers, cl
     assert refused.value.code == code
 
 
+def test_what_a_broker_said_is_told_although_the_last_attempt_had_no_answer(brokers: Brokers, cluster: Cluster) -> None:
+    brokers.say(m.FIND_COORDINATOR, coordinator(15, -1, Address("", -1)), SILENCE)
+    with pytest.raises(BrokerError) as refused:
+        cluster.init_producer("x", 1000, soon(2))
+    assert refused.value.code == 15
+
+
 def test_an_answer_that_makes_no_sense_is_not_asked_for_again(brokers: Brokers, cluster: Cluster) -> None:
     brokers.say(m.END_TXN, ended(0) + b"more")
     with pytest.raises(AnswerNotUnderstood, match="4 bytes follow"):
