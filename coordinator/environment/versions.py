@@ -138,7 +138,7 @@ _SPARK_3_5 = replace(
     name="3.5",
     pairs=(("3.5.0", "3.2.0"),),
     delta=("3.2", "3.2.1"),
-    other_delta="below Spark 3.5.2 no newer Delta can read a table",
+    other_delta="older ones have other private interfaces; with newer ones, Spark below 3.5.2 cannot read a table",
 )
 SERIES: Sequence[SparkSeries] = (
     _SPARK_3_5,

@@ -282,11 +282,12 @@ def _passed_by(case: Case, expected: EpochNumber) -> EpochalError:
         f"Spark asks for epoch {case.ask.epoch}, but epoch {expected} never reached the pipeline",
         epoch=case.ask.epoch,
         state=_describe(case),
-        help="call the pipeline exactly once per micro-batch, also for empty ones (no `if df.isEmpty(): return`);"
+        help="if you have had Spark repartition the operator state (it writes an epoch without rows for that), delete"
+        f" nothing: `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`; else"
+        " call the pipeline exactly once per micro-batch, also for empty ones (no `if df.isEmpty(): return`);"
         f" to replay what was left out, stop the query, delete commits/{_span(expected, case.ask.epoch - 1)} and"
         f" offsets/{_span(expected + 1, case.ask.epoch)} in the checkpoint, {_CHECKSUMS}, and restart; if nobody needs"
-        f" these rows, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}` (so also if Spark has only"
-        " repartitioned the operator state: its streaming checkpoint manager writes an epoch without rows for that)",
+        f" these rows, `epochal resolve --skipped {expected}..{case.ask.epoch - 1}`",
     )
 
 

@@ -14,7 +14,7 @@ import json
 import os
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from epochal.checkpoints.log import Apply, Commit, Operator
@@ -195,8 +195,8 @@ class _Operation:
         history = History.of(self._log.read())
         if isinstance(self._act, Adopt) and not self._uneven and history.last is None and not history.stands:
             _refuse_uneven(self._ask, self._sinks)
-        if isinstance(self._act, Skip):
-            _refuse_going_back(self._ask, self._act)
+        if isinstance(self._act, Skip) and history.expected == self._act.first:
+            _refuse_going_back(self._ask.query, self._act, history)
         if isinstance(self._act, Accept):
             sink = next((sink for sink in self._sinks if sink.name == self._act.sink), None)
             if sink is not None and self._act.sink not in {*history.members, *history.stands}:
@@ -328,31 +328,64 @@ def _refuse_uneven(ask: EpochRequest, sinks: Sequence[Sink]) -> None:
         )
 
 
-def _refuse_going_back(ask: EpochRequest, act: Skip) -> None:
-    """Refuse to skip an epoch that ends where the epoch before the last logged one ended.
+def _refuse_going_back(query: Query, act: Skip, history: History) -> None:
+    """Refuse to skip an epoch by which Spark goes back to before the last logged one.
 
     Spark's streaming checkpoint manager writes such an epoch if it repartitions the operator state after an epoch that
-    is not in ``commits``: it leaves that epoch out.  Spark would then read its rows again, under another number.
+    is not in ``commits``: it leaves that epoch out, and copies the offsets of the newest one in ``commits``.  Then Spark
+    runs the epoch that was left out once more, under another number.
     """
-    last = act.first - 1
-    before, known, skipped = (_ends(ask.query, epoch) for epoch in (last - 1, last, act.last))
-    if not before or skipped != before or skipped == known:
+    if history.last is None:
         return
-    raise CheckpointMismatch(
-        f"after epoch {act.last} Spark would read the rows of epoch {last} again, and epoch {last} is logged",
-        epoch=ask.epoch,
-        state=f"offsets/{act.last} ends where epoch {last - 1} ended: {dict(skipped)!r}; epoch {last}: {dict(known)!r}",
-        help="the operator state was repartitioned without epoch"
-        f" {last} (enforce_exactly_once_sink=False). Stop the query, delete commits/{last} and above, and"
-        f" offsets/{act.first} and above, each with its hidden .N.crc if there is one, and restart: epoch {last} is"
-        " finished; then stop the query and repartition once more",
-    )
+    last = history.last.number
+    known = _Planned.of(history.last.current.offsets)
+    logged = {epoch.number: _Planned.of(epoch.current.offsets) for epoch in history.epochs}
+    for epoch in range(act.first, act.last + 1):
+        skipped = _planned(query, epoch)
+        if skipped is None or known is None or skipped == known:
+            continue
+        earlier = [n for n in _files(query, "offsets") | logged.keys() if n < last]  # Spark may have deleted the files
+        if skipped.at >= known.at and skipped not in [logged.get(n) or _planned(query, n) for n in earlier]:
+            continue
+        raise CheckpointMismatch(
+            f"after epoch {act.last}, Spark would run epoch {last} once more, and give it another number",
+            epoch=epoch,
+            state=f"offsets/{epoch} was planned at {skipped.at}, before epoch {last} ({known.at}): Spark repartitioned"
+            f" the operator state without epoch {last} (enforce_exactly_once_sink=False)",
+            help=f"undo the repartition: stop the query, delete commits/{last} and above, offsets/{last + 1} and above,"
+            f" each with its hidden .N.crc, and below state all files of version {last + 2} and above (the names begin"
+            f" with it); restart, so that epoch {last} is finished; then stop the query and repartition once more",
+        )
 
 
-def _ends(query: Query, epoch: EpochNumber) -> Mapping[str, str | None]:
-    """Return where the epoch ends in each source; nothing if Spark has no such file."""
+@dataclass(frozen=True)
+class _Planned:
+    """What identifies an ``offsets/N``: where it ends in each source, when it was planned (ms), and its watermark."""
+
+    ends: Mapping[str, str | None]
+    at: int
+    watermark: int
+
+    @classmethod
+    def of(cls, offsets: str) -> _Planned | None:
+        """Return what the text of the file says; None if it is not as Spark writes it."""
+        try:
+            about = json.loads(offsets.splitlines()[1])
+            return cls(ends_of(offsets), int(about["batchTimestampMs"]), int(about["batchWatermarkMs"]))
+        except (IndexError, KeyError, TypeError, ValueError):
+            return None
+
+
+def _planned(query: Query, epoch: EpochNumber) -> _Planned | None:
+    """Return what Spark's file of the epoch says; None if there is none."""
     text = files_at(query.checkpoint, needing(running_session)).read(offsets_file(query.checkpoint, epoch))
-    return {} if text is None else ends_of(text.decode())
+    return None if text is None else _Planned.of(text.decode())
+
+
+def _files(query: Query, folder: str) -> set[EpochNumber]:
+    """Return the epochs that have a file in this folder of the checkpoint."""
+    found = files_at(query.checkpoint, needing(running_session)).listing(f"{query.checkpoint}/{folder}")
+    return {int(name) for name in found or () if name.isdigit()}
 
 
 def _refuse_written_by_this(ask: EpochRequest, sink: Sink) -> None:

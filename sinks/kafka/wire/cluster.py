@@ -476,7 +476,7 @@ class Cluster:
                 if not pauses.pause(self._reach.reconnect):
                     if last:
                         return last[0]
-                    raise said or error from error
+                    raise (said if said is not None and isinstance(error, TimeoutError) else error) from error
             except BrokerError as error:
                 said, self._doubted = error, self._asked
                 if not is_retriable_at_coordinator(error.code) or not pauses.pause(backoff):

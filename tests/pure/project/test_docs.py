@@ -177,7 +177,7 @@ def told(supported: versions.Range) -> str:
     *major, last = below.split(".")
     high = ".".join([*major, str(int(last) - 1)])
     lists = (low, high) == ("3.10", "3.11")  # as few as two versions of Python
-    return low if low == high else f"{low}, {high}" if lists else f"{low} to {high}"
+    return high if high.startswith(f"{low}.") or low == high else f"{low}, {high}" if lists else f"{low} to {high}"
 
 
 # --- examples ------------------------------------------------------------------------------------
