@@ -332,8 +332,8 @@ def _refuse_going_back(query: Query, act: Skip, history: History) -> None:
     """Refuse to skip an epoch by which Spark goes back to before the last logged one.
 
     Spark's streaming checkpoint manager writes such an epoch if it repartitions the operator state after an epoch that
-    is not in ``commits``: it leaves that epoch out, and copies the offsets of the newest one in ``commits``.  Then Spark
-    runs the epoch that was left out once more, under another number.
+    is not in ``commits``: it leaves that epoch out, and copies the offsets of the newest one in ``commits``.  So
+    Spark runs the epoch that was left out once more, under another number.
     """
     if history.last is None:
         return
