@@ -31,23 +31,29 @@ from epochal.coordinator.model.errors import LogCorrupt
 LogPosition = int
 """A record's place in the log, from 0.  A position is never created twice."""
 
-RECORD_VERSION = 2
-"""The newest version of a record.  ``Operator`` records have version 2; all others version 1, for older readers."""
+RECORD_VERSION = 3
+"""The newest version of a record.  A ``Commit`` with frames has version 3, because an older Epochal would redo such an
+epoch from the wrong copy.  ``Operator`` records have version 2.  All others have version 1, for older readers."""
 
 
 @dataclass(frozen=True)
 class Participant:
-    """One sink of one epoch: ``identity`` (which table or topic it physically is), and its committable."""
+    """One sink of one epoch: ``identity`` (which table or topic it physically is), and its committable.
+
+    ``frame``: the frame whose rows the sink gets; "" for the micro-batch itself.
+    """
 
     identity: str
     committable: Committable
+    frame: str = ""
 
     def to_json(self) -> Json:
-        return {"identity": self.identity, "committable": self.committable.to_json()}
+        frame = {"frame": self.frame} if self.frame else {}
+        return {"identity": self.identity, "committable": self.committable.to_json(), **frame}
 
     @classmethod
     def from_json(cls, data: Json) -> Participant:
-        return cls(str(data["identity"]), Committable.from_json(data["committable"]))
+        return cls(str(data["identity"]), Committable.from_json(data["committable"]), str(data.get("frame", "")))
 
 
 @dataclass(frozen=True)
@@ -101,10 +107,16 @@ class Commit:
     supersedes: int | None = None  # Decision.id of the record it replaces
     done_through: Mapping[str, EpochNumber] = field(default_factory=dict)
     judgements: Mapping[str, Json] = field(default_factory=dict)  # for bad_rows=: by the sink that gets the bad rows
+    frames: Mapping[str, Copy] = field(default_factory=dict)  # the copy of each frame that a sink gets, by its name
 
     @property
     def epoch(self) -> EpochNumber:
         return self.decision.epoch
+
+    @property
+    def copies(self) -> tuple[Copy, ...]:
+        """All durable copies of the epoch: that of the micro-batch, and those of its frames."""
+        return tuple(copy for copy in (self.copy, *self.frames.values()) if copy is not None)
 
     def position_of(self, sink: str) -> Position:
         return self.participants[sink].committable.position
@@ -124,6 +136,7 @@ class Commit:
             "supersedes": self.supersedes,
             "done_through": dict(self.done_through),
             **({"judgements": dict(self.judgements)} if self.judgements else {}),
+            **({"frames": {name: copy.to_json() for name, copy in self.frames.items()}} if self.frames else {}),
         }
 
     @classmethod
@@ -139,6 +152,7 @@ class Commit:
             supersedes=int(supersedes) if supersedes is not None else None,
             done_through={str(k): int(v) for k, v in data["done_through"].items()},
             judgements=dict(data.get("judgements", {})),
+            frames={str(name): Copy.from_json(copy) for name, copy in data.get("frames", {}).items()},
         )
 
 
@@ -352,11 +366,17 @@ class EpochLog(Protocol):
 def encode(record: Record) -> bytes:
     """Return the record as one line: its checksum, then JSON."""
     body = json.dumps(
-        {"version": 2 if isinstance(record, Operator) else 1, "kind": record.kind, "record": record.to_json()},
+        {"version": _version_of(record), "kind": record.kind, "record": record.to_json()},
         sort_keys=True,
         ensure_ascii=False,
     )
     return f"{_checksum(body)} {body}\n".encode()
+
+
+def _version_of(record: Record) -> int:
+    if isinstance(record, Commit) and record.frames:
+        return 3
+    return 2 if isinstance(record, Operator) else 1
 
 
 def decode(data: bytes, where: str) -> Record:

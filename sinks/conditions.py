@@ -191,7 +191,7 @@ def check_above_zero(sink: str, **given: float | None) -> None:
 
 
 def check_name(what: str, name: object, sink: str | None = None) -> None:
-    """Raise ``Misconfigured`` unless ``name`` is a valid name of an app or a sink.
+    """Raise ``Misconfigured`` unless ``name`` is a valid name of an app, a sink or a frame.
 
     ``what``: the user's word for it, for the message.
     """
@@ -201,6 +201,13 @@ def check_name(what: str, name: object, sink: str | None = None) -> None:
             sink=sink,
             help="choose a plain name that stays the same over restarts; name= sets the name of a sink",
         )
+
+
+def check_frame(frame: str | None, sink: str) -> str | None:
+    """Return the name that a user passed as ``frame=``; raise ``Misconfigured`` for one that no frame can have."""
+    if frame is not None:
+        check_name("frame", frame, sink)
+    return frame
 
 
 def looked(found: T | None, sink: str) -> T:

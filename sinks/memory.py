@@ -49,7 +49,7 @@ from epochal.coordinator.model.errors import (
     SinkUnavailable,
 )
 from epochal.coordinator.model.failpoints import Point
-from epochal.sinks.conditions import Conditions, check_name, looked, marker_of, may_drop
+from epochal.sinks.conditions import Conditions, check_frame, check_name, looked, marker_of, may_drop
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Retention, ShownEpoch, Wanted
 from epochal.sinks.protocol import Applied, CommitOutcome, Rows, Schema, Stage
 
@@ -322,9 +322,10 @@ def prepared_rows(table: Table, c: Committable) -> tuple[Row, ...]:
 class _MemoryClient:
     """The common part of both sinks: names, and the methods that do not use rows."""
 
-    def __init__(self, name: str, server: MemoryServer) -> None:
+    def __init__(self, name: str, server: MemoryServer, *, frame: str | None = None) -> None:
         check_name("sink name", name)
         self._name = name
+        self.frame = check_frame(frame, name)  # a FramedSink
         self._names: tuple[str, ...] = (name,)  # the names that the server's table may have; its own name first
         self._server = server
         self._app: str | None = None
@@ -408,7 +409,7 @@ class MemorySink(_MemoryClient):
     """The sink that votes: it keeps prepared rows invisible, and shows them in one step with their marker."""
 
     def renamed(self, name: str) -> tuple[MemorySink, MemorySink]:
-        here, there = MemorySink(self._name, self._server), MemorySink(name, self._server)
+        here, there = (MemorySink(each, self._server, frame=self.frame) for each in (self._name, name))
         here._names, there._names = (self._name, name), (name, self._name)
         return here, there
 
@@ -442,8 +443,8 @@ class MemoryRedoSink(_MemoryClient):
 
     needs_copy = True
 
-    def __init__(self, name: str, server: MemoryServer, stage: Stage) -> None:
-        super().__init__(name, server)
+    def __init__(self, name: str, server: MemoryServer, stage: Stage, *, frame: str | None = None) -> None:
+        super().__init__(name, server, frame=frame)
         self._stage = stage
 
     def prepare(self, epoch: Epoch, rows: Rows, by: Actor) -> Committable:  # noqa: ARG002

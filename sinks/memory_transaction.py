@@ -126,14 +126,16 @@ class Left:
 class MemoryTransactionSink(MemoryRedoSink):
     """A sink that, like Kafka, holds the prepared epoch in one open transaction, and redoes it if that was ended."""
 
-    def __init__(self, name: str, server: TransactionServer, stage: Stage) -> None:
-        super().__init__(name, server, stage)
+    def __init__(self, name: str, server: TransactionServer, stage: Stage, *, frame: str | None = None) -> None:
+        super().__init__(name, server, stage, frame=frame)
         self._server: TransactionServer = server
         self._held: Left | None = None  # once the transaction is ended
         self._shown: Left | None = None  # now, if nobody has begun since
 
     def renamed(self, name: str) -> tuple[MemoryTransactionSink, MemoryTransactionSink]:
-        here, there = (MemoryTransactionSink(each, self._server, self._stage) for each in (self._name, name))
+        here, there = (
+            MemoryTransactionSink(each, self._server, self._stage, frame=self.frame) for each in (self._name, name)
+        )
         here._names, there._names = (self._name, name), (name, self._name)
         return here, there
 

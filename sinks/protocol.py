@@ -249,6 +249,17 @@ class ThoroughSink(FilteringSink, Protocol):
 
 
 @runtime_checkable
+class FramedSink(Sink, Protocol):
+    """A sink that may get a frame of the micro-batch: one of the DataFrames that ``Pipeline(frames=)`` returns.
+
+    ``frame``: the name of the frame; None for the micro-batch itself.  The other methods of the sink do not differ:
+    ``epoch.copy``, rows and schema are those of the frame.
+    """
+
+    frame: str | None
+
+
+@runtime_checkable
 class PairedSink(Sink, Protocol):
     """The sink that gets the rows that another sink of the pipeline, ``of``, leaves out.
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from epochal.chaos.observe.history import Started
 from epochal.chaos.simulate.network import LogWorld, RemoteLog, WatchedServer, WatchedStage
-from epochal.chaos.simulate.pipelines import Checkpoint, ConcurrentUpdate, Pipeline, SimulatedCrash, StateMissing
+from epochal.chaos.simulate.pipelines import (
+    DRAWN,
+    SAME,
+    Checkpoint,
+    ConcurrentUpdate,
+    Pipeline,
+    SimulatedCrash,
+    StateMissing,
+)
 from epochal.coordinator.model.epoch import TWO_PHASE, EpochNumber, EpochRequest, Query
 from epochal.coordinator.model.errors import EpochalError
 from epochal.coordinator.model.events import EventPublisher
@@ -37,6 +45,7 @@ class DriverWorld(LogWorld, Protocol):
 
     def needs_thread(self, driver: str) -> bool: ...
     def evaluation(self, epoch: EpochNumber) -> int: ...
+    def another(self) -> int: ...
     def ended(self, driver: str, outcome: str, named: bool, definite: bool) -> None: ...
 
 
@@ -90,15 +99,27 @@ class Driver:
             runner=backwards if pipeline.backwards else serial,
             retry=Retry(attempts=4, sleep=lambda seconds: None),  # noqa: ARG005
             compact_every=world.compact_every,
+            frames=self._frames if pipeline.frames else None,
             telling=EventPublisher(self.query),  # nobody listens: its warnings would be about the schedule's faults
         )
 
     def sinks(self) -> Sequence[Sink]:
         """Return new sink objects, as a process makes them that has just started."""
         server, stage, pipeline = self.world.server, self.world.stage, self.pipeline
-        sinks: list[Sink] = [MemorySink(name, server) for name in pipeline.voting]
-        sinks += [MemoryRedoSink(name, server, stage) for name in pipeline.redo]
-        return sinks + [MemoryTransactionSink(name, server, stage) for name in pipeline.transactional]
+        frame = pipeline.frame_of
+        sinks: list[Sink] = [MemorySink(name, server, frame=frame(name)) for name in pipeline.voting]
+        sinks += [MemoryRedoSink(name, server, stage, frame=frame(name)) for name in pipeline.redo]
+        transactional = pipeline.transactional
+        return sinks + [MemoryTransactionSink(name, server, stage, frame=frame(name)) for name in transactional]
+
+    def _frames(self, rows: Rows) -> Mapping[str, Rows]:
+        """Make the frames of rows that are evaluated already."""
+
+        def draw() -> Iterator[StoredRow]:
+            drawn = self.world.another()
+            return ({**row, "attempt": drawn} for row in rows)
+
+        return {SAME: rows, DRAWN: Evaluation(draw)}
 
     # --- life -----------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 from epochal.chaos.observe.checker import Verdict
 from epochal.chaos.observe.history import Step
-from epochal.chaos.simulate.pipelines import Pipeline
+from epochal.chaos.simulate.pipelines import DRAWN, SAME, Pipeline
 from epochal.chaos.simulate.schedule import NETWORK, Action, Strike, follow_ups, representatives, strikes
 from epochal.chaos.simulate.shrink import Failure, shrink, undisturbed
 from epochal.chaos.simulate.simulation import Outcome, Played, Simulation
@@ -42,6 +42,11 @@ PIPELINES: Mapping[str, Pipeline] = {
     "votes": Pipeline(("delta", "pg")),
     "transaction": Pipeline((), transactional=("kafka",)),
     "all-kinds": Pipeline(("pg",), ("log",), transactional=("kafka",)),
+    "frame-beside-the-batch": Pipeline(("pg",), ("kafka",), frames=(("kafka", SAME),)),
+    "frame-of-two": Pipeline(("delta", "pg"), frames=(("delta", DRAWN), ("pg", DRAWN))),
+    "frame-of-all-kinds": Pipeline(
+        ("pg",), ("log",), transactional=("kafka",), frames=tuple((name, DRAWN) for name in ("kafka", "log", "pg"))
+    ),
     "idempotent-one": Pipeline(("pg",), modes=(IDEMPOTENT,)),
     "idempotent-redo": Pipeline((), ("kafka",), modes=(IDEMPOTENT,)),
     "idempotent-two": Pipeline(("pg",), ("kafka",), modes=(IDEMPOTENT,)),

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from epochal.checkpoints.memory import MemoryLog
 from epochal.coordinator.model.epoch import IDEMPOTENT, TWO_PHASE
 
+SAME, DRAWN = "same", "drawn"
+"""Frames: the rows of the micro-batch, and rows that are others whenever the frame is computed."""
+
 
 class SimulatedCrash(BaseException):
     """The driver dies here.  Production code must never catch this."""
@@ -30,10 +33,14 @@ class Pipeline:
     backwards: bool = False  # the runner works on the sinks in reverse order
     modes: tuple[str, ...] = (TWO_PHASE,)  # of the first driver, the second, and so on, repeated cyclically
     transactional: tuple[str, ...] = ()  # these vote with one open transaction each, as Kafka does
+    frames: tuple[tuple[str, str], ...] = ()  # (sink, SAME or DRAWN): the sinks that get a frame
 
     @property
     def sinks(self) -> tuple[str, ...]:
         return tuple(sorted((*self.voting, *self.redo, *self.transactional)))
+
+    def frame_of(self, sink: str) -> str | None:
+        return dict(self.frames).get(sink)
 
     @property
     def losing(self) -> tuple[str, ...]:

@@ -240,6 +240,11 @@ class Simulation:
         self.history.add(Evaluated(epoch, self._attempts))
         return 0 if self.pipeline.repeats else self._attempts
 
+    def another(self) -> int:
+        """Return a number for rows that no evaluation of a micro-batch and no other frame has."""
+        self._attempts += 1
+        return self._attempts
+
     def ended(self, driver: str, outcome: str, named: bool, definite: bool) -> None:
         """Record that a driver ended."""
         self.read()

@@ -13,6 +13,7 @@ from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.appends import append
 from epochal.coordinator.protocol.cleanup import abort_quietly
 from epochal.coordinator.protocol.commit import show
+from epochal.coordinator.protocol.frames import Copies, Given
 from epochal.coordinator.protocol.pairs import judged_as_before
 from epochal.coordinator.protocol.prepare import ask_vote
 from epochal.coordinator.protocol.start import Start
@@ -41,7 +42,7 @@ def begin(start: Start, batch: MicroBatch, again: bool) -> None:
     shown = {name: again and start.shown.get(name, False) for name in start.sinks}
     epoch = Epoch(decision, 0, ask.offsets, ask.watermark, digest=True)
     try:
-        judgements = judged_as_before(start, epoch, lambda: batch.rows, [name for name in shown if not shown[name]])
+        judgements = judged_as_before(start, as_it_is(start, epoch, batch), [n for n in shown if not shown[n]])
     except PrepareRefused as error:
         if not any(shown.values()):
             raise
@@ -62,6 +63,11 @@ def begin(start: Start, batch: MicroBatch, again: bool) -> None:
     hit(Point.AFTER_APPLY, epoch=ask.epoch)
 
 
+def as_it_is(start: Start, epoch: Epoch, batch: MicroBatch) -> Given:
+    """Give every sink the micro-batch itself: without a copy there are no frames."""
+    return Given(epoch, Copies(), start.reads, lambda _: batch.rows)
+
+
 def votes_that_agree(start: Start, batch: MicroBatch) -> dict[str, Committable]:
     """Return the votes of the sinks that do not show the epoch and can prepare rows without showing them.
 
@@ -73,7 +79,8 @@ def votes_that_agree(start: Start, batch: MicroBatch) -> dict[str, Committable]:
     hit(Point.BEFORE_PREPARE, epoch=epoch.number)
     try:
         behind = [sink for sink in map(start.sinks.__getitem__, start.pending) if not isinstance(sink, ApplySink)]
-        votes = {sink.name: ask_vote(start, sink, epoch, batch.rows) for sink in behind}
+        given = as_it_is(start, epoch, batch)
+        votes = {sink.name: ask_vote(start, sink, given) for sink in behind}
         agree(start, votes)
     except Exception:
         abort_quietly(start)

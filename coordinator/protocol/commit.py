@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from epochal.coordinator.model.epoch import Committable, Copy, Epoch
+from epochal.coordinator.model.epoch import Committable, Epoch
 from epochal.coordinator.model.errors import PreparedLost, PrepareRefused
 from epochal.coordinator.model.events import Step
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.appends import append
 from epochal.coordinator.protocol.doubt import no_answer
+from epochal.coordinator.protocol.frames import Copies, Given
 from epochal.coordinator.protocol.pairs import judged_as_before
 from epochal.coordinator.protocol.prepare import prepare_from
 from epochal.coordinator.protocol.start import Start
@@ -89,17 +90,19 @@ def commit_sink(start: Start, committable: Committable) -> CommitOutcome:
 def redo(start: Start, lost: Sequence[str]) -> None:
     """Prepare again, from the copy, what these sinks lost, and append a decision that supersedes the old one."""
     current, stage = start.decided, start.stage
-    copy = current.copy
-    assert copy is not None, "without a copy Spark's replay is evaluated instead"
+    assert current.copy is not None, "without a copy Spark's replay is evaluated instead"
     assert stage is not None, "a pipeline always has one"
     hit(Point.BEFORE_REDO, epoch=current.epoch)
     decision = replace(current.decision, actor=start.me, redo=current.decision.redo + 1)
-    epoch = Epoch(decision, 0, current.offsets, current.watermark, copy)
+    copies = Copies(current.copy, current.frames)
+    reads = {name: participant.frame for name, participant in current.participants.items()}
+    epoch = Epoch(decision, 0, current.offsets, current.watermark)
+    given = Given(epoch, copies, reads, lambda frame: stage.read(copies.needed(frame)))
     redone = dict(current.participants)
     try:
-        judgements = judged_as_before(start, epoch, lambda: stage.read(copy), lost)
+        judgements = judged_as_before(start, given, lost)
         for name in lost:
-            redone[name] = replace(redone[name], committable=prepare_again(start, name, epoch, copy))
+            redone[name] = replace(redone[name], committable=prepare_again(start, name, given))
     except Exception as error:
         start.in_doubt([error])
     record = replace(
@@ -115,9 +118,9 @@ def redo(start: Start, lost: Sequence[str]) -> None:
     hit(Point.AFTER_REDO_DECIDED, epoch=current.epoch)
 
 
-def prepare_again(start: Start, name: str, epoch: Epoch, copy: Copy) -> Committable:
+def prepare_again(start: Start, name: str, given: Given) -> Committable:
     """Prepare the decided rows of one sink again.  Raise ``PrepareRefused`` if their number is not the decided one."""
-    decided = start.decided.participants[name].committable
+    decided, epoch, copy = start.decided.participants[name].committable, given.epoch(name), given.copy(name)
     with start.publisher.step(Step.PREPARE, name, epoch.number) as told:
         vote = prepare_from(start, copy, start.sinks[name], epoch.at(decided.position))
         told.rows = vote.rows

@@ -46,6 +46,7 @@ from epochal.coordinator.protocol.apply import apply
 from epochal.coordinator.protocol.cleanup import abort_all, abort_quietly, clean
 from epochal.coordinator.protocol.commit import commit
 from epochal.coordinator.protocol.doubt import lost_without_copy
+from epochal.coordinator.protocol.frames import Frames, frame_of
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.protocol.judge import Case, Verdict
 from epochal.coordinator.protocol.prepare import prepare
@@ -76,11 +77,13 @@ _LOOKS = 2
 def wants_copy(sinks: Sequence[Sink]) -> bool:
     """Return whether the rows of an epoch must be copied before these sinks prepare them.
 
-    They must if there are several sinks (all shall read one evaluation), if a sink needs the rows after the decision
-    (``RedoSink``), or if a sink leaves rows out (``FilteringSink``) and does not itself see to it that Spark reads all
-    (``ThoroughSink``).
+    They must if there are several sinks (all shall read one evaluation), if a sink gets a frame (which may read the
+    rows twice, or not at all), if a sink needs the rows after the decision (``RedoSink``), or if a sink leaves rows out
+    (``FilteringSink``) and does not itself see to it that Spark reads all (``ThoroughSink``).
     """
-    return len(sinks) > 1 or any(isinstance(sink, RedoSink) or _may_skip_rows(sink) for sink in sinks)
+    if len(sinks) > 1 or any(map(frame_of, sinks)):
+        return True
+    return any(isinstance(sink, RedoSink) or _may_skip_rows(sink) for sink in sinks)
 
 
 def _may_skip_rows(sink: Sink) -> bool:
@@ -90,6 +93,13 @@ def _may_skip_rows(sink: Sink) -> bool:
 def check_appliable(sinks: Iterable[Sink]) -> None:
     """Raise ``Misconfigured`` if a sink cannot work in idempotent mode; the error names that sink."""
     for sink in sinks:
+        if frame_of(sink):
+            raise Misconfigured(
+                "a frame is computed from the durable copy, and in idempotent mode there is none",
+                sink=sink.name,
+                state=f"frame {frame_of(sink)!r}",
+                help='leave mode="idempotent" out, or leave frame= out',
+            )
         if isinstance(sink, RedoSink) and not isinstance(sink, ApplySink):
             raise Misconfigured(
                 "the sink writes from a durable copy alone, and in idempotent mode there is none",
@@ -108,7 +118,8 @@ class Coordinator:
     are kept.  ``mode``: the mode of the epochs that this start begins.  ``stage``: where durable copies are kept.
     ``runner``: calls several sinks at once.  ``retry``: how often and after which pauses a call is repeated.
     ``compact_every``: how many obsolete records the log may hold before it is compacted.  ``telling``: publishes what
-    has happened, as events.  ``explain``: returns the error to raise for one that has ended the start.
+    has happened, as events.  ``frames``: makes the frames of a micro-batch.  ``explain``: returns the error to raise
+    for one that has ended the start.
 
     Errors: every class in ``errors.py``.  After any error the start is over, and every later call of ``run`` raises
     the same error again.  So a user's function that catches the error cannot make Spark skip an epoch.
@@ -126,6 +137,7 @@ class Coordinator:
         retry: Retry | None = None,
         compact_every: int = COMPACT_EVERY,
         telling: EventPublisher | None = None,
+        frames: Frames | None = None,
         explain: Callable[[Exception], Exception] = lambda error: error,
     ) -> None:
         self._explain = explain
@@ -140,6 +152,7 @@ class Coordinator:
             retry=retry or Retry(),
             compact_every=compact_every,
             publisher=telling or EventPublisher(query, [as_record]),
+            frames=frames,
         )
         self._failed: Exception | None = None
         self._running = threading.Lock()

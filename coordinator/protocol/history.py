@@ -30,7 +30,7 @@ class LoggedEpoch:
 
     @property
     def copies(self) -> tuple[Copy, ...]:
-        return tuple(r.copy for r in self.records if isinstance(r, Commit) and r.copy is not None)
+        return tuple(copy for record in self.records if isinstance(record, Commit) for copy in record.copies)
 
     def position_of(self, sink: str) -> Position:
         return self.current.position_of(sink)

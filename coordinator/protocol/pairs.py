@@ -6,12 +6,13 @@ or in neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
-from epochal.coordinator.model.epoch import Epoch, Json
+from epochal.coordinator.model.epoch import Json
 from epochal.coordinator.model.errors import PrepareRefused
+from epochal.coordinator.protocol.frames import Given
 from epochal.coordinator.protocol.start import Start
-from epochal.sinks.protocol import PairedSink, Rows, Sink
+from epochal.sinks.protocol import PairedSink, Sink
 
 
 def in_groups(sinks: Sequence[Sink]) -> list[list[Sink]]:
@@ -26,23 +27,23 @@ def in_groups(sinks: Sequence[Sink]) -> list[list[Sink]]:
     return [[sink, seconds[sink.name]] if sink.name in seconds else [sink] for sink in firsts]
 
 
-def ask_judgements(start: Start, epoch: Epoch, rows: Callable[[], Rows]) -> dict[str, Json]:
+def ask_judgements(start: Start, given: Given) -> dict[str, Json]:
     """Return, for each pair, what decides which of the two sinks gets a row.  The key is the sink of the bad rows."""
-    return {
-        sink.name: start.patiently(lambda sink=sink: sink.judgement(epoch, rows()))  # type: ignore[misc]
-        for sink in start.sinks.values()
-        if isinstance(sink, PairedSink)
-    }
+
+    def ask(sink: PairedSink) -> Json:
+        return start.patiently(lambda: sink.judgement(given.epoch(sink.name), given.rows_of(sink.name)))
+
+    return {sink.name: ask(sink) for sink in start.sinks.values() if isinstance(sink, PairedSink)}
 
 
-def judged_as_before(start: Start, epoch: Epoch, rows: Callable[[], Rows], given: Collection[str]) -> dict[str, Json]:
-    """Return what :func:`ask_judgements` returns, for an epoch that only the sinks ``given`` will get (again).
+def judged_as_before(start: Start, given: Given, again: Collection[str]) -> dict[str, Json]:
+    """Return what :func:`ask_judgements` returns, for an epoch that only the sinks ``again`` will get (again).
 
-    Raise ``PrepareRefused`` if the judgement has changed for a pair of which only one sink is in ``given``.  The other
+    Raise ``PrepareRefused`` if the judgement has changed for a pair of which only one sink is in ``again``.  The other
     sink keeps its rows, so a row could then be in both sinks, or in neither.
     """
-    now = ask_judgements(start, epoch, rows)
-    kept = [name for name in start.sinks if name not in given]
+    now, epoch = ask_judgements(start, given), given.asked
+    kept = [name for name in start.sinks if name not in again]
     if kept and (gone := sorted(start.current.judgements.keys() - now.keys())):
         raise PrepareRefused(
             f"when the epoch was begun, {gone} got only the rows that another sink could not hold; now {gone} would"
@@ -53,7 +54,7 @@ def judged_as_before(start: Start, epoch: Epoch, rows: Callable[[], Rows], given
             help="give the other sink its bad_rows= again until this epoch is committed",
         )
     for sink in start.sinks.values():
-        if not isinstance(sink, PairedSink) or (sink.name in given) == (sink.of in given):
+        if not isinstance(sink, PairedSink) or (sink.name in again) == (sink.of in again):
             continue
         before = start.current.judgements.get(sink.name)
         if now[sink.name] != before:

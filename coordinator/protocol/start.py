@@ -18,10 +18,11 @@ from epochal.coordinator.model.events import EventPublisher
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.actions import OperatorAction
 from epochal.coordinator.protocol.doubt import NOT_CURED_BY_RESTART, gravest, remedy_of, what_of
+from epochal.coordinator.protocol.frames import Frames, frame_of
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.protocol.report import EpochReport
 from epochal.coordinator.protocol.retry import Retry, Runner
-from epochal.sinks.protocol import Sink, Stage, WatchingSink
+from epochal.sinks.protocol import Sink, Stage
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ class Start:
         retry: Retry,
         compact_every: int,
         publisher: EventPublisher,
+        frames: Frames | None = None,
     ) -> None:
         if len({sink.name for sink in sinks}) != len(sinks):
             raise Misconfigured(
@@ -53,13 +55,14 @@ class Start:
                 help="run them in an epochal.Pipeline, which has one",
             )
         self.query = query
+        self.frames = frames  # makes the frames of a micro-batch
+        self.reads = {sink.name: frame_of(sink) for sink in sinks}
         self.sinks: dict[str, Sink] = {sink.name: sink for sink in sorted(sinks, key=lambda s: s.name)}
         self.log = log
         self.mode = mode
         self.stage = stage
         self.copies = copies  # whether this start copies the rows of an epoch before the sinks prepare (two-phase mode)
         self.copies_left = True  # whether an earlier start may have left a copy
-        self.watching = [sink for sink in sinks if isinstance(sink, WatchingSink)]
         self.run_all = runner
         self.retry = retry
         self.compact_every = compact_every
@@ -195,6 +198,8 @@ class Start:
         return marker.digest if marker is not None else None
 
     def rows_of(self, record: EpochRecord) -> int:
+        if isinstance(record, Commit) and record.frames and record.copy is not None:
+            return record.copy.rows
         if isinstance(record, Commit):
             votes = [participant.committable for participant in record.participants.values()]
             return max(vote.rows + vote.left_out for vote in votes)

@@ -26,6 +26,7 @@ from epochal.coordinator.protocol.coordinator import wants_copy
 from epochal.coordinator.protocol.history import History
 from epochal.coordinator.query import lint
 from epochal.coordinator.query.checkpoint import reachable_log
+from epochal.coordinator.query.frames import Shapes
 from epochal.coordinator.query.plan import PlanFacts, analyzed, check_streaming, read_plan
 from epochal.coordinator.query.sources import cautions, sources
 from epochal.coordinator.query.spark import (
@@ -36,7 +37,7 @@ from epochal.coordinator.query.spark import (
     questions_of_versions,
 )
 from epochal.sinks.inspection import written
-from epochal.sinks.protocol import NeighbourSink, Schema, SessionSink, Sink
+from epochal.sinks.protocol import NeighbourSink, SessionSink, Sink
 from epochal.sinks.questions import NO_COLUMNS, Answer, NotAsked, Question, known, questions_of
 from epochal.sinks.rows.digest import check_digestible
 from epochal.sinks.spark import internals
@@ -151,14 +152,14 @@ class OfQuery:
             yield Question("columns can be copied", copied)
 
 
-def of_sink(new: Callable[[], Sequence[Sink]], number: int, app: str, schema: Schema | None) -> Iterator[Question]:
+def of_sink(new: Callable[[], Sequence[Sink]], number: int, app: str, shapes: Shapes) -> Iterator[Question]:
     """Ask a sink of the pipeline.  ``new``: makes new sinks, with connections of their own."""
     sink = new()[number]
     try:
         if isinstance(written(sink), SessionSink) and running_session() is None:
             yield Question("table", partial(_not_asked, f"it is asked through Spark, and {NO_SESSION}"))
         else:
-            yield from questions_of(sink, Query(app, "", "", ""), schema)
+            yield from questions_of(sink, Query(app, "", "", ""), shapes.known(sink))
     finally:
         sink.close()
 
@@ -169,22 +170,22 @@ def neighbours(sinks: Sequence[Sink]) -> Sequence[NeighbourSink]:
     return found if len(found) > 1 else []
 
 
-def of_neighbours(sinks: Sequence[Sink], schema: Schema | None) -> Iterator[Question]:
+def of_neighbours(sinks: Sequence[Sink], shapes: Shapes) -> Iterator[Question]:
     """Ask each sink that may depend on the other sinks whether it can take an epoch together with them."""
     for sink in neighbours(sinks):
         others = [other for other in sinks if other is not sink]
-        yield Question(f"{sink.name} beside the others", partial(_beside, sink, schema, others))
+        yield Question(f"{sink.name} beside the others", partial(_beside, sink, shapes, others))
 
 
-def _beside(sink: NeighbourSink, schema: Schema | None, others: Sequence[Sink]) -> None:
-    sink.check_beside(known(schema), others)
+def _beside(sink: NeighbourSink, shapes: Shapes, others: Sequence[Sink]) -> None:
+    sink.check_beside(known(shapes.known(sink)), others)
 
 
-def of_new_neighbours(new: Callable[[], Sequence[Sink]], schema: Schema | None) -> Iterator[Question]:
+def of_new_neighbours(new: Callable[[], Sequence[Sink]], shapes: Shapes) -> Iterator[Question]:
     """Ask as :func:`of_neighbours` does, with connections of their own."""
     sinks = new()
     try:
-        yield from of_neighbours(sinks, schema)
+        yield from of_neighbours(sinks, shapes)
     finally:
         for sink in sinks:
             sink.close()

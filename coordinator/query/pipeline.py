@@ -23,6 +23,7 @@ from epochal.coordinator.model.errors import CalledTwice, Misconfigured
 from epochal.coordinator.model.events import Consumer, EventPublisher
 from epochal.coordinator.model.log_keys import extra
 from epochal.coordinator.protocol.coordinator import COMPACT_EVERY, Coordinator, check_appliable, wants_copy
+from epochal.coordinator.protocol.frames import BATCH, frame_of, in_frame
 from epochal.coordinator.protocol.report import EpochReport, Status
 from epochal.coordinator.protocol.retry import Retry
 from epochal.coordinator.query import lint
@@ -44,6 +45,7 @@ from epochal.coordinator.query.asking import (
 from epochal.coordinator.query.checkpoint import ask_at, default_log, located, needing, reachable_log
 from epochal.coordinator.query.diagnosis import Diagnosis
 from epochal.coordinator.query.doctor import SECONDS, Part, diagnose, require_all
+from epochal.coordinator.query.frames import FrameFunction, MakeFrames, Shapes
 from epochal.coordinator.query.plan import PlanFacts, analyzed, check_streaming
 from epochal.coordinator.query.tasks import task_progress
 from epochal.coordinator.telemetry.otel import telemetry
@@ -139,6 +141,8 @@ class Pipeline:
     other mode at any time: an epoch in doubt is finished in the mode that began it.
     ``deterministic``: for idempotent mode, the names of your own functions that depend only on their arguments; these
     functions are not refused.
+    ``frames``: a function that gets a micro-batch, already evaluated once, and returns DataFrames by their names.  A
+    sink with ``frame=`` gets the DataFrame of that name, any other sink the micro-batch itself.
     ``log``: where decisions are kept; by default files under ``<checkpointLocation>/epochal/log``.
     ``retry``: an ``epochal.Retry``, which says how often and after which pauses a server is asked again.
     ``compact_every``: how many obsolete records the log may hold before it is compacted.
@@ -156,6 +160,7 @@ class Pipeline:
         sinks: Sequence[Sink],
         mode: str = TWO_PHASE,
         deterministic: Sequence[str] = (),
+        frames: MakeFrames | None = None,
         log: EpochLog | None = None,
         retry: Retry | None = None,
         compact_every: int = COMPACT_EVERY,
@@ -169,6 +174,14 @@ class Pipeline:
         _check_mode(mode, deterministic)
         if mode == IDEMPOTENT:
             check_appliable(sinks)
+        if frames is not None and not callable(frames):
+            raise Misconfigured(f"frames={frames!r} cannot be called", help="pass a function of one DataFrame")
+        if frames is None and (framed := [sink for sink in sinks if frame_of(sink)]):
+            raise Misconfigured(
+                f"frame={frame_of(framed[0])!r}, and the pipeline makes no frames",
+                sink=framed[0].name,
+                help="pass frames=, a function that returns DataFrames by their names, or leave frame= out",
+            )
         if compact_every < 1:
             raise Misconfigured(f"compact_every={compact_every}", help="pass a number of records, 1 or more")
         if retry is not None and not isinstance(retry, Retry):
@@ -185,6 +198,7 @@ class Pipeline:
         self._sinks = sinks  # all sinks, also those for bad rows
         self._mode = mode
         self._deterministic = tuple(deterministic)
+        self._frames = FrameFunction(frames, sinks) if frames is not None else None
         self._log = log
         self._retry = retry
         self._compact_every = compact_every
@@ -284,9 +298,11 @@ class Pipeline:
         run.sinks = self.new_sinks()
         identity = query.identity(self._app)
         require(self._asking.of_rows(df.schema, df.sparkSession), self._warn)
+        shapes = Shapes(df.schema, self._frames, query.spark)
+        require(shapes.questions(), self._warn)
         for sink in run.sinks:
-            sink.check(identity, df.schema)
-        require(of_neighbours(run.sinks, df.schema), self._warn)
+            sink.check(identity, shapes.of(sink))
+        require(of_neighbours(run.sinks, shapes), self._warn)
         run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark, run.telling, query.explain)
 
     def consumers(self) -> list[Consumer]:
@@ -317,6 +333,7 @@ class Pipeline:
             compact_every=self._compact_every,
             telling=telling,
             explain=explain,
+            frames=self._frames,
         )
 
     # --- called by the user ---------------------------------------------------------------------
@@ -325,9 +342,10 @@ class Pipeline:
         """Create what the sinks need and do not have (tables, views, topics).  Print what was done, and return it."""
         done: list[str] = []
         query = Query(self._app, "", "", "")
+        shapes = Shapes(schema, self._frames, running_session())
         for sink in self.new_sinks():
             try:
-                done += [f"{sink.name}: {line}" for line in sink.create(query, schema)]
+                done += [f"{sink.name}: {line}" for line in sink.create(query, shapes.of(sink))]
             finally:
                 sink.close()
         for line in done or ["nothing to do: everything is there"]:
@@ -374,15 +392,17 @@ class Pipeline:
     ) -> list[Part]:
         """Return what a start asks, by what it is about."""
         new, asking, where = self.new_sinks, self._asking, checkpoint
+        shapes = Shapes(schema, self._frames, spark)
         return [
             Part("this process", of_process),
             Part("Spark", partial(of_session, spark)),
             Part("query", partial(asking.of_df, df, schema, spark, output_mode)),
+            *([Part("frames", shapes.questions)] if self._frames is not None else []),
             *(
-                Part(f"sink {sink.name}", partial(of_sink, new, number, self._app, schema), named=True)
+                Part(f"sink {sink.name}", partial(of_sink, new, number, self._app, shapes), named=True)
                 for number, sink in enumerate(self._sinks)
             ),
-            *([Part("sinks together", partial(of_new_neighbours, new, schema))] if neighbours(self._sinks) else []),
+            *([Part("sinks together", partial(of_new_neighbours, new, shapes))] if neighbours(self._sinks) else []),
             *([Part("checkpoint", partial(self._of_checkpoint, where, spark))] if where is not None else []),
             *([Part("epoch log", partial(of_log, self._log))] if where is None and self._log is not None else []),
         ]
@@ -487,6 +507,7 @@ class Pipeline:
             notes += _given_again(self._sinks, self._deterministic)
         elif wants_copy(self._sinks):
             notes.append("every micro-batch is evaluated once, into a durable copy that all sinks read")
+            notes += _of_frames(self._sinks)
         else:
             notes.append("one sink that votes: its own prepared rows are the durable copy")
         if len(self._sinks) > 1:
@@ -510,6 +531,19 @@ def _in_mode(sink: Sink, mode: str) -> str:
         "In two-phase mode it shows an epoch only after the epoch is decided for all sinks. All sinks show the rows of"
         f" one evaluation, whatever the query is.{written}"
     )
+
+
+def _of_frames(sinks: Sequence[Sink]) -> list[str]:
+    """Return what is promised of frames, if a sink gets one."""
+    frames = sorted({*map(frame_of, sinks)} - {BATCH})
+    read = {frame: [sink.name for sink in in_frame(sinks, frame)] for frame in frames}
+    if not read:
+        return []
+    told = "; ".join(f"{frame}: {', '.join(names)}" for frame, names in read.items())
+    return [
+        f"each frame is computed once, from that copy, and copied ({told}); one decision covers all of them, and a redo"
+        " does not call frames= again"
+    ]
 
 
 def _given_again(sinks: Sequence[Sink], deterministic: Sequence[str]) -> list[str]:

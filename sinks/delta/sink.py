@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.epoch import Actor, Committable, Copy, Epoch, Marker, Position, Query, SinkState
 from epochal.coordinator.model.errors import Misconfigured
-from epochal.sinks.conditions import check_name
+from epochal.sinks.conditions import check_frame, check_name
 from epochal.sinks.delta import committing, copying, fencing, history, jvm, modes, preparing, starting
 from epochal.sinks.delta.core import Core
 from epochal.sinks.delta.inspection import DeltaInspection
@@ -70,6 +70,8 @@ class DeltaSink(SessionSink):
     the first epoch with them is prepared; if False, such columns are refused.
     ``select`` and ``where``: the columns and rows that the sink gets (``epochal.sinks.rows.projection``); the key and
     the other columns of ``mode`` must be among these columns.
+    ``frame``: the name of one of the DataFrames that ``Pipeline(frames=)`` returns; by default the sink gets the
+    micro-batch.
 
     The sink can be pickled at any time; the pickled sink has no Spark session and no snapshot.
     """
@@ -85,10 +87,12 @@ class DeltaSink(SessionSink):
         merge_schema: bool = False,
         select: Sequence[str] | None = None,
         where: str | None = None,
+        frame: str | None = None,
     ) -> None:
         self._made_with = {what: value for what, value in locals().items() if what != "self"}
         check_types(DeltaSink.__init__.__annotations__, self._made_with)
-        self._core = Core(**self._made_with)
+        self._core = Core(**{what: value for what, value in self._made_with.items() if what != "frame"})
+        self.frame = check_frame(frame, self._core.name)  # a FramedSink
         self.leaves_rows_out = where is not None  # a FilteringSink
         self.reads_all_rows = True  # a ThoroughSink
         if isinstance(mode, Merge):

@@ -24,6 +24,7 @@ from epochal.coordinator.model.epoch import (
     Query,
     SinkState,
 )
+from epochal.sinks.conditions import check_frame
 from epochal.sinks.epochs import Epochs, Wanted
 from epochal.sinks.kafka import (
     again,
@@ -80,6 +81,8 @@ class KafkaSink:
     ``CORRECTED``.
     ``bad_rows``: the sink for rows that Kafka, a topic or JSON cannot hold.  By default such rows refuse the epoch
     (``epochal.sinks.rows.rejects``).
+    ``frame``: the name of one of the DataFrames that ``Pipeline(frames=)`` returns; by default the sink gets the
+    micro-batch.
     ``name``: the sink's stable name, by default ``kafka-<topic>``.
     ``partitioner``: one of librdkafka's partitioners (``PARTITIONERS``); the default does what Java's producer does.
     ``transaction_timeout``: how many seconds a transaction may stay open: while its rows are written and, with
@@ -114,6 +117,7 @@ class KafkaSink:
         select: Sequence[str] | None = None,
         where: str | None = None,
         bad_rows: Sink | Literal["fail"] = "fail",
+        frame: str | None = None,
         name: str | None = None,
         partitioner: str = "murmur2_random",
         transaction_timeout: float | None = None,
@@ -127,7 +131,8 @@ class KafkaSink:
     ) -> None:
         self._made_with = {what: value for what, value in locals().items() if what != "self"}
         check_types(KafkaSink.__init__.__annotations__, self._made_with)
-        self._core = Core(**self._made_with)
+        self._core = Core(**{what: value for what, value in self._made_with.items() if what != "frame"})
+        self.frame = check_frame(frame, self._core.name)  # a FramedSink
         self.bad_rows = self._core.bad_rows
 
     @property

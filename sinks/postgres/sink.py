@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from epochal.coordinator.model.arguments import check_types
 from epochal.coordinator.model.epoch import Actor, Committable, Epoch, Json, Marker, Position, Query, SinkState
+from epochal.sinks.conditions import check_frame
 from epochal.sinks.epochs import KEEP_EPOCHS, Epochs, Wanted
 from epochal.sinks.pickles import take_state
 from epochal.sinks.postgres import audit, committing, ddl, fencing, judging, neighbours, preparing, staging, starting
@@ -38,6 +39,8 @@ class PostgresSink:
     other columns that ``mode`` names must be among them.
     ``bad_rows``: the sink that gets rows with values that Postgres cannot hold; without it such rows refuse the epoch
     (``epochal.sinks.rows.rejects``).
+    ``frame``: the name of one of the DataFrames that ``Pipeline(frames=)`` returns; by default the sink gets the
+    micro-batch.
     ``schema_evolution``: columns that are new in the query are added to the table, by ``create`` or by the first epoch
     that has them; without it such columns are refused.
     ``connections``: how many tasks write at once, each on its own connection.
@@ -61,6 +64,7 @@ class PostgresSink:
         select: Sequence[str] | None = None,
         where: str | None = None,
         bad_rows: Sink | Literal["fail"] = "fail",
+        frame: str | None = None,
         schema_evolution: bool = False,
         connections: int = 4,
         connect_timeout: float = 10.0,
@@ -72,7 +76,8 @@ class PostgresSink:
     ) -> None:
         self._made_with = {what: value for what, value in locals().items() if what != "self"}
         check_types(PostgresSink.__init__.__annotations__, self._made_with)
-        self._core = Core(**self._made_with)
+        self._core = Core(**{what: value for what, value in self._made_with.items() if what != "frame"})
+        self.frame = check_frame(frame, self._core.name)  # a FramedSink
         self.bad_rows = self._core.bad_rows
         self.leaves_rows_out = where is not None or self.bad_rows is not None  # a FilteringSink
         self.reads_all_rows = True  # a ThoroughSink

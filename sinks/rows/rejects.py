@@ -21,6 +21,7 @@ from epochal.coordinator.model.errors import Misconfigured
 from epochal.sinks.protocol import (
     CommitOutcome,
     ForwardingSink,
+    FramedSink,
     MarkedSink,
     RedoSink,
     ReplacingSink,
@@ -105,6 +106,11 @@ class Rejects(ForwardingSink):
     def into(self) -> Sink:
         """The sink that was passed as ``bad_rows=``."""
         return self._into
+
+    @property
+    def frame(self) -> str | None:
+        """The frame of the sink that cannot hold the rows."""
+        return self._of.frame if isinstance(self._of, FramedSink) else None
 
     def create(self, query: Query, schema: Schema) -> Sequence[str]:
         return self._into.create(query, self._schema(schema))
@@ -268,6 +274,8 @@ def how_many(reasons: DataFrame) -> int:
 def _check_into(of: Sink, into: Sink) -> None:
     if isinstance(into, RedoSink):
         raise _unfit(of, into, "writes from the durable copy, which has every row")
+    if isinstance(into, FramedSink) and into.frame is not None:
+        raise _unfit(of, into, f"gets frame {into.frame!r}, but bad rows are those of the sink that has bad_rows=")
     if isinstance(into, ReplacingSink):
         raise _unfit(of, into, "shows the newest epoch alone: the bad rows of earlier epochs would be gone")
     if isinstance(into, SortingSink) and into.bad_rows is not None:

@@ -56,6 +56,11 @@ COMMIT = Commit(
     supersedes=9_223_372_036_854_775_806,
     done_through={"orders": 16},
 )
+FRAMED = replace(
+    COMMIT,
+    participants={**COMMIT.participants, "orders": replace(COMMIT.participants["orders"], frame="items")},
+    frames={"items": Copy("file:///stage/17-4", (CopyFile("part-0.parquet", 512, 9),), '{"type":"struct"}')},
+)
 PLAIN = Commit(decision=DECISION, actor=Actor(4, 43), participants={})
 APPLY = Apply(
     decision=replace(DECISION, redo=0),
@@ -110,12 +115,13 @@ commits = st.builds(
     Commit,
     decisions,
     actors,
-    st.dictionaries(names, st.builds(Participant, names, committables), max_size=3),
+    st.dictionaries(names, st.builds(Participant, names, committables, st.just("") | names), max_size=3),
     st.text(),
     st.none() | st.integers(),
     st.none() | copies,
     st.none() | integers,
     done,
+    frames=st.dictionaries(names, copies, max_size=2),
 )
 applies = st.builds(
     Apply,
@@ -277,6 +283,7 @@ def test_a_newer_committable_inside_says_so() -> None:
         ("plain-v1.record", PLAIN),
         ("apply-v1.record", APPLY),
         ("operator-v2.record", OPERATOR),
+        ("commit-v3.record", FRAMED),
     ],
 )
 def test_records_of_each_version_stay_readable_and_are_what_is_written(name: str, record: Record) -> None:

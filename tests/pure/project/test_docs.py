@@ -33,6 +33,7 @@ RUN = {
     "docs/kafka.md": "tests/real/examples/test_docs_sinks.py",
     "docs/metrics.md": "tests/pure/coordinator/telemetry/test_metrics_page.py",
     "docs/quickstart.md": "tests/real/examples/test_docs.py",
+    "docs/frames.md": "tests/real/examples/test_docs_frames.py",
     "docs/sinks.md": "tests/real/examples/test_docs_sinks.py",
 }
 COMPILED: dict[str, str] = {"docs/deployment.md": "a bucket of a cloud"}

@@ -37,6 +37,13 @@ INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.facto
 
 def rows(spark: SparkSession, source: str, format: str) -> DataFrame:
     """Each row with the id that its evaluation gave it: another evaluation gives another."""
+    reader = spark.readStream.format(format).option("maxFilesPerTrigger", 1)
+    stream = (reader if format == "delta" else reader.schema(SCHEMA)).load(source)
+    return drawn(stream.repartition(2))
+
+
+def drawn(rows: DataFrame) -> DataFrame:
+    """Each row with a column ``attempt``, which every evaluation of these rows gives another value."""
     from pyspark.sql import functions as f
 
     @f.udf("string")
@@ -44,18 +51,22 @@ def rows(spark: SparkSession, source: str, format: str) -> DataFrame:
         failpoints.hit(failpoints.Point.AT_ROW)
         return uuid.uuid4().hex
 
-    reader = spark.readStream.format(format).option("maxFilesPerTrigger", 1)
-    stream = (reader if format == "delta" else reader.schema(SCHEMA)).load(source)
-    return stream.repartition(2).withColumn("attempt", attempt.asNondeterministic()("id"))
+    return rows.withColumn("attempt", attempt.asNondeterministic()("id"))
 
 
 def pipeline(settings: dict[str, Any]) -> epochal.Pipeline:
+    bootstrap, topic, framed = settings["bootstrap"], settings["topic"], settings["framed"]
+    frame = "drawn" if framed else None
     sinks: list[epochal.sinks.Sink] = [
-        PostgresSink(settings["dsn"], table=settings["table"], name="postgres"),
-        KafkaSink(settings["bootstrap"], topic=settings["topic"], partitions=2, name="kafka", votes=settings["votes"]),
-        DeltaSink(settings["lake"], name="delta"),
+        PostgresSink(settings["dsn"], table=settings["table"], name="postgres", frame=frame),
+        KafkaSink(bootstrap, topic=topic, partitions=2, name="kafka", votes=settings["votes"], frame=frame),
+        DeltaSink(settings["lake"], name="delta", frame=frame),
     ]
-    return epochal.Pipeline(app=settings["app"], sinks=[sink for sink in sinks if sink.name in settings["sinks"]])
+    return epochal.Pipeline(
+        app=settings["app"],
+        sinks=[sink for sink in sinks if sink.name in settings["sinks"]],
+        frames=(lambda batch: {"drawn": drawn(batch)}) if framed else None,
+    )
 
 
 def session(master: str, more: Mapping[str, str]) -> SparkSession:

@@ -68,6 +68,7 @@ class Job:
     first: bool = True
     table: str = "kills"
     files: int = 0
+    framed: bool = False  # whether the sinks get a frame whose rows are others whenever it is computed
     votes: bool = False  # whether the Kafka sink writes into an open transaction before the decision
 
     def __post_init__(self) -> None:
@@ -137,6 +138,7 @@ class Job:
             "bootstrap": self.bootstrap,
             "topic": self.topic,
             "votes": self.votes,
+            "framed": self.framed,
             "lake": self.lake_url,
             "sinks": list(self.sinks),
             "create": self.first,

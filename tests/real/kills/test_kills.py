@@ -29,6 +29,12 @@ AFTER_THE_DECISION = (
     Kill("after-sink-commit@delta", 4, COMMITTED, hold=("before-sink-commit@postgres",)),
     Kill("before-return", 5, COMMITTED),
 )
+OF_FRAMES = (
+    Kill("after-copy", 1, ABORTED),
+    Kill("after-decide", 2, COMMITTED),
+    Kill("before-publish@kafka", 3, COMMITTED),
+    Kill("after-sink-commit@delta", 4, COMMITTED, hold=("before-sink-commit@postgres",)),
+)
 IN_RECOVERY = (
     Kill("after-decide", 1, COMMITTED),
     Kill("after-fence-record", None, None),
@@ -54,6 +60,13 @@ def test_killed_after_the_decision_an_epoch_is_finished(make_job: MakeJob) -> No
 def test_killed_again_in_recovery(make_job: MakeJob) -> None:
     job = make_job(3)
     kill_in_turn(job, IN_RECOVERY)
+    job.check_exact()
+
+
+def test_sinks_of_one_frame_show_one_evaluation_of_it(make_job: MakeJob) -> None:
+    job = make_job(6)
+    job.framed = True
+    kill_in_turn(job, OF_FRAMES)
     job.check_exact()
 
 
