@@ -101,8 +101,9 @@ def _fence(record: Fence) -> str:
 
 
 def _commit(record: Commit) -> str:
+    frames = {name: f" of frame {p.frame}" if p.frame else "" for name, p in record.participants.items()}
     sinks = ", ".join(
-        f"{name} position {p.committable.position} ({p.committable.rows} rows)"
+        f"{name} position {p.committable.position} ({p.committable.rows} rows{frames[name]})"
         for name, p in sorted(record.participants.items())
     )
     redo = f"redo {record.decision.redo}; " if record.decision.redo else ""

@@ -7,15 +7,17 @@ so that the columns of each frame are known.  In an epoch it gets the durable co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
-from epochal.coordinator.protocol.frames import frame_of
+from epochal.coordinator.protocol.frames import BATCH, Frames, frame_of
 from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import Sink
 from epochal.sinks.questions import NO_COLUMNS, Answer, NotAsked, Question
 from epochal.sinks.spark.executors import NO_SESSION
+from epochal.sinks.spark.settings import is_case_sensitive
+from epochal.sinks.spark.stage import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,50 +31,40 @@ _RETURN = 'return a dict of DataFrames by their names: {"orders": batch.drop("it
 
 
 class FrameFunction:
-    """The user's function, with what Epochal asks of it.
-
-    ``sinks``: all sinks of the pipeline.  The function and the names that sinks use are checked where they are known.
-    """
+    """The user's function, with what Epochal asks of it.  ``sinks``: all sinks of the pipeline."""
 
     def __init__(self, make: MakeFrames, sinks: Sequence[Sink]) -> None:
         self._make = make
-        self._read = sorted({frame_of(sink) for sink in sinks} - {""})
-        self._shapes: Mapping[str, StructType] = {}
+        self.read = sorted({frame_of(sink) for sink in sinks} - {BATCH})
 
     def shapes(self, schema: StructType, spark: SparkSession) -> Mapping[str, StructType]:
-        """Return the columns of each frame of a micro-batch with this schema, and hold every epoch to them.
+        """Return the columns of each frame of a micro-batch with this schema.
 
         Raise ``Misconfigured`` for a function that does not fit.
         """
         frames = self._call(_without_rows(spark, schema))
-        if missing := [name for name in self._read if name not in frames]:
+        if missing := [name for name in self.read if name not in frames]:
             raise Misconfigured(
                 f"frames= returns no frame {missing[0]!r}, which a sink gets",
                 state=f"it returns {sorted(frames)}",
                 help="return a DataFrame under this name, or correct the sink's frame=",
             )
-        self._shapes = {name: frame.schema for name, frame in frames.items()}
-        return self._shapes
+        return {name: frame.schema for name, frame in frames.items()}
 
-    @property
-    def unread(self) -> list[str]:
-        """The frames that no sink gets."""
-        return sorted(self._shapes.keys() - set(self._read))
-
-    def __call__(self, rows: DataFrame) -> Mapping[str, DataFrame]:
+    def of_epoch(self, shapes: Mapping[str, StructType], rows: DataFrame) -> Mapping[str, DataFrame]:
         """Return the frames of an epoch whose rows are in a durable copy.
 
-        Raise ``PrepareRefused`` if a frame is missing, or has other columns than at start.
+        ``shapes``: the columns at start.  Raise ``PrepareRefused`` if a frame is missing, or has other columns.
         """
         frames = self._call(rows)
-        for name in self._read:
+        for name in self.read:
             if name not in frames:
                 raise PrepareRefused(
                     f"frames= returns no frame {name!r} for these rows",
                     state=f"it returns {sorted(frames)}; nothing was decided",
                     help="return the same frames for every micro-batch; a frame may be empty",
                 )
-            if found := _difference(self._shapes[name], frames[name].schema):
+            if found := _difference(shapes[name], frames[name].schema):
                 raise PrepareRefused(
                     f"frame {name!r} has other columns than at the start of the query: {found}",
                     state="nothing was decided",
@@ -121,21 +113,31 @@ class Shapes:
         assert self._schema is not None, "known() is asked where it may be unknown"
         return self._of_frames[frame_of(sink)] if frame_of(sink) else self._schema
 
+    @property
+    def frames(self) -> Frames | None:
+        """Make the frames of an epoch of this start, and hold them to the columns that they have here."""
+        return None if self._frames is None else partial(self._frames.of_epoch, self._of_frames)
+
     def questions(self) -> Iterator[Question]:
-        """Ask whether the user's function fits; warn of frames that nobody gets."""
-        if self._frames is not None:
-            yield Question("frames", self._told)
+        """Ask whether the user's function fits and its frames can be copied; warn of those that nobody gets."""
+        if self._frames is None:
+            return
+        yield Question("frames", self._told)
+        for name in self._frames.read:
+            yield Question(f"columns of frame {name}", partial(self._check_copied, name), ("frames",))
 
     def _told(self) -> Answer:
+        assert self._frames is not None, "asked only if there is one"
         if self._schema is None or self._spark is None:
             raise NotAsked(NO_COLUMNS if self._schema is None else NO_SESSION)
         shapes = self._of_frames
-        unread = [f"frame {name} is returned by frames=, and no sink gets it" for name in self._unread]
-        return Answer("; ".join(f"{name}: {', '.join(shapes[name].names)}" for name in sorted(shapes)), unread)
+        unread = sorted(shapes.keys() - set(self._frames.read))
+        cautions = [f"frame {name} is returned by frames=, and no sink gets it" for name in unread]
+        return Answer("; ".join(f"{name}: {', '.join(shapes[name].names)}" for name in sorted(shapes)), cautions)
 
-    @property
-    def _unread(self) -> list[str]:
-        return self._frames.unread if self._frames is not None else []
+    def _check_copied(self, name: str) -> None:
+        assert self._spark is not None, "asked only after the frames are known"
+        check_schema(self._of_frames[name], case_sensitive=is_case_sensitive(self._spark))
 
     @cached_property
     def _of_frames(self) -> Mapping[str, StructType]:

@@ -23,7 +23,7 @@ from epochal.coordinator.model.errors import CalledTwice, Misconfigured
 from epochal.coordinator.model.events import Consumer, EventPublisher
 from epochal.coordinator.model.log_keys import extra
 from epochal.coordinator.protocol.coordinator import COMPACT_EVERY, Coordinator, check_appliable, wants_copy
-from epochal.coordinator.protocol.frames import BATCH, frame_of, in_frame
+from epochal.coordinator.protocol.frames import BATCH, Frames, frame_of, in_frame
 from epochal.coordinator.protocol.report import EpochReport, Status
 from epochal.coordinator.protocol.retry import Retry
 from epochal.coordinator.query import lint
@@ -303,7 +303,9 @@ class Pipeline:
         for sink in run.sinks:
             sink.check(identity, shapes.of(sink))
         require(of_neighbours(run.sinks, shapes), self._warn)
-        run.coordinator = self.coordinator(identity, run.sinks, lambda: query.spark, run.telling, query.explain)
+        run.coordinator = self.coordinator(
+            identity, run.sinks, lambda: query.spark, run.telling, query.explain, frames=shapes.frames
+        )
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of a start's events; the user's own function is the last."""
@@ -316,10 +318,13 @@ class Pipeline:
         spark: Callable[[], SparkSession | None],
         telling: EventPublisher | None = None,
         explain: Callable[[Exception], Exception] = lambda error: error,
+        *,
+        frames: Frames | None = None,
     ) -> Coordinator:
         """Make the coordinator of one start, for a query or for an operator action.
 
         ``spark`` returns the session or None.  Without a session, whatever needs one raises ``Misconfigured``.
+        ``frames``: makes the frames of an epoch; an operator action begins no epoch, and needs none.
         """
         needed = needing(spark)
         return Coordinator(
@@ -333,7 +338,7 @@ class Pipeline:
             compact_every=self._compact_every,
             telling=telling,
             explain=explain,
-            frames=self._frames,
+            frames=frames,
         )
 
     # --- called by the user ---------------------------------------------------------------------

@@ -15,6 +15,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import LongType
 
 from epochal import Pipeline
+from epochal.checkpoints.files import FilesLog
+from epochal.checkpoints.log import Commit
+from epochal.coordinator.console import log
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
 from epochal.sinks import PostgresSink
@@ -185,6 +188,23 @@ def test_tables_are_created_with_a_session_alone(job: Job, monkeypatch: pytest.M
         with pytest.raises(Misconfigured, match="no Spark session runs here"):
             framed(job).create(schema)
     assert framed(job).create(schema) == []
+
+
+def test_a_frame_that_cannot_be_copied_is_refused(job: Job) -> None:
+    def frames(batch: DataFrame) -> Mapping[str, DataFrame]:
+        return {"odd": batch.withColumn("none", f.lit(None)), "names": batch}
+
+    with pytest.raises(Misconfigured, match="column 'none' has the type void"):
+        framed(job, frames).check(job.df())
+
+
+def test_the_log_names_the_frames(job: Job) -> None:
+    job.add(1, 2)
+    job.run(framed(job))
+    kept = FilesLog(job.checkpoint / "epochal" / "log").read()
+    [decided] = [entry.record for entry in kept if isinstance(entry.record, Commit)]
+    told = "all position 1 (2 rows), names position 1 (2 rows of frame names), odd position 1 (1 rows of frame odd)"
+    assert log._commit(decided) == f"decided: {told}"
 
 
 def test_a_frame_that_nobody_gets_is_a_warning(job: Job, caplog: pytest.LogCaptureFixture) -> None:
