@@ -198,7 +198,8 @@ def way(mode: Keyed) -> str:
     if mode.delete_when is not None:
         text += f"; where {mode.delete_when} is true, the row with that key is deleted"
     twice = f"the last row by {', '.join(mode.order)} counts" if mode.order else "the epoch is refused"
-    return f"{text}. If a key occurs twice in one epoch, {twice}."
+    later = " A row of a later epoch wins, even if it is older by these columns." if mode.order else ""
+    return f"{text}. If a key occurs twice in one epoch, {twice}.{later}"
 
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -272,7 +272,7 @@ def test_the_guarantee_tells_readers_and_cost(trial: bool) -> None:
         'whoever reads the table "flights", which needs no view',
         "If the table has a row with the same key (id), that row is updated; if not, the new row is inserted; where"
         " gone is true, the row with that key is deleted. If a key occurs twice in one epoch, the last row by seq"
-        " counts.",
+        " counts. A row of a later epoch wins, even if it is older by these columns.",
         "takes longer the more rows it has",
         "CommitInDoubt",
         "triggers fire twice and sequences have gaps" if trial else "nothing is tried before (trial=False)",
