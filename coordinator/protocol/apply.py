@@ -13,7 +13,7 @@ from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.appends import append
 from epochal.coordinator.protocol.cleanup import abort_quietly
 from epochal.coordinator.protocol.commit import show
-from epochal.coordinator.protocol.frames import Copies, Given
+from epochal.coordinator.protocol.frames import BATCH, Copies, Given
 from epochal.coordinator.protocol.pairs import judged_as_before
 from epochal.coordinator.protocol.prepare import ask_vote
 from epochal.coordinator.protocol.start import Start
@@ -65,7 +65,7 @@ def begin(start: Start, batch: MicroBatch, again: bool) -> None:
 
 def as_it_is(start: Start, epoch: Epoch, batch: MicroBatch) -> Given:
     """Give every sink the micro-batch itself: without a copy there are no frames."""
-    return Given(epoch, Copies(), start.reads, lambda _: batch.rows)
+    return Given(epoch, Copies(), dict.fromkeys(start.sinks, BATCH), lambda _: batch.rows)
 
 
 def votes_that_agree(start: Start, batch: MicroBatch) -> dict[str, Committable]:

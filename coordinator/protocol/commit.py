@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from epochal.checkpoints.log import Commit
 from epochal.coordinator.model.epoch import Committable, Epoch
 from epochal.coordinator.model.errors import PreparedLost, PrepareRefused
 from epochal.coordinator.model.events import Step
@@ -15,11 +16,11 @@ from epochal.coordinator.model.failpoints import Point, hit
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.appends import append
 from epochal.coordinator.protocol.doubt import no_answer
-from epochal.coordinator.protocol.frames import Copies, Given
+from epochal.coordinator.protocol.frames import BATCH, Copies, Given
 from epochal.coordinator.protocol.pairs import judged_as_before
 from epochal.coordinator.protocol.prepare import prepare_from
 from epochal.coordinator.protocol.start import Start
-from epochal.sinks.protocol import CommitOutcome
+from epochal.sinks.protocol import CommitOutcome, PairedSink, Sink
 
 
 def commit(start: Start) -> dict[str, CommitOutcome]:
@@ -95,7 +96,7 @@ def redo(start: Start, lost: Sequence[str]) -> None:
     hit(Point.BEFORE_REDO, epoch=current.epoch)
     decision = replace(current.decision, actor=start.me, redo=current.decision.redo + 1)
     copies = Copies(current.copy, current.frames)
-    reads = {name: participant.frame for name, participant in current.participants.items()}
+    reads = {name: frame_decided(sink, current) for name, sink in start.sinks.items()}
     epoch = Epoch(decision, 0, current.offsets, current.watermark)
     given = Given(epoch, copies, reads, lambda frame: stage.read(copies.needed(frame)))
     redone = dict(current.participants)
@@ -116,6 +117,15 @@ def redo(start: Start, lost: Sequence[str]) -> None:
     )
     append(start, start.own_position + 1, record)
     hit(Point.AFTER_REDO_DECIDED, epoch=current.epoch)
+
+
+def frame_decided(sink: Sink, record: Commit) -> str:
+    """Return the frame that the sink got in this decision.
+
+    A sink of bad rows that joined the pipeline later has the frame of its other sink.
+    """
+    named = [sink.name, *([sink.of] if isinstance(sink, PairedSink) else [])]
+    return next((record.participants[name].frame for name in named if name in record.participants), BATCH)
 
 
 def prepare_again(start: Start, name: str, given: Given) -> Committable:

@@ -6,12 +6,18 @@ so that the columns of each frame are known.  In an epoch it gets the durable co
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
 from epochal.coordinator.protocol.frames import BATCH, Frames, frame_of
+from epochal.coordinator.query import lint
+from epochal.coordinator.query.plan import analyzed
+from epochal.coordinator.query.spark import with_one_name
 from epochal.sinks.conditions import check_name
 from epochal.sinks.protocol import Sink
 from epochal.sinks.questions import NO_COLUMNS, Answer, NotAsked, Question
@@ -27,6 +33,8 @@ MakeFrames = Callable[["DataFrame"], Mapping[str, "DataFrame"]]
 """Gives DataFrames by their names; its argument is a micro-batch, already evaluated once."""
 
 _NO_ROWS = "epochal: the DataFrame that frames= gets before a query starts has columns and no rows"
+_WRITERS = ("write", "writeTo", "mergeInto")
+"""What begins a write of a DataFrame; before Spark 4 there is no mergeInto."""
 _RETURN = 'return a dict of DataFrames by their names: {"orders": batch.drop("items"), "items": items}'
 
 
@@ -37,19 +45,33 @@ class FrameFunction:
         self._make = make
         self.read = sorted({frame_of(sink) for sink in sinks} - {BATCH})
 
-    def shapes(self, schema: StructType, spark: SparkSession) -> Mapping[str, StructType]:
-        """Return the columns of each frame of a micro-batch with this schema.
+    def without_rows(self, schema: StructType, spark: SparkSession) -> Mapping[str, DataFrame]:
+        """Return the frames of a DataFrame that has this schema and no rows.
 
         Raise ``Misconfigured`` for a function that does not fit.
         """
-        frames = self._call(_without_rows(spark, schema))
+        rows = _without_rows(spark, schema)
+        with _no_writers(type(rows)):
+            frames = self._call(rows)
         if missing := [name for name in self.read if name not in frames]:
             raise Misconfigured(
                 f"frames= returns no frame {missing[0]!r}, which a sink gets",
                 state=f"it returns {sorted(frames)}",
                 help="return a DataFrame under this name, or correct the sink's frame=",
             )
-        return {name: frame.schema for name, frame in frames.items()}
+        return frames
+
+    def cautions(self, frames: Mapping[str, DataFrame]) -> list[str]:
+        """Return what to know of the frames: those that nobody gets, and those that do not repeat."""
+        unread = sorted(frames.keys() - set(self.read))
+        told = [f"frame {name} is returned by frames=, and no sink gets it" for name in unread]
+        for name in self.read if len(self.read) > 1 else ():
+            if found := list(lint.find(analyzed(frames[name]), batch=True)):
+                told.append(
+                    f"frame {name}: {found[0]}. Each frame is evaluated once, on its own: if two frames are made of"
+                    " such a value, each has its own. Compute it in the query, before the micro-batch"
+                )
+        return told
 
     def of_epoch(self, shapes: Mapping[str, StructType], rows: DataFrame) -> Mapping[str, DataFrame]:
         """Return the frames of an epoch whose rows are in a durable copy.
@@ -70,7 +92,7 @@ class FrameFunction:
                     state="nothing was decided",
                     help="make the columns of a frame depend on the columns of the micro-batch alone, not on its rows",
                 )
-        return frames
+        return {name: with_one_name(frames[name]) for name in self.read}
 
     def _call(self, rows: DataFrame) -> Mapping[str, DataFrame]:
         try:
@@ -110,8 +132,7 @@ class Shapes:
 
     def of(self, sink: Sink) -> StructType:
         """Return what the sink gets.  Raise ``Misconfigured`` if no session runs, and a frame is asked for."""
-        assert self._schema is not None, "known() is asked where it may be unknown"
-        return self._of_frames[frame_of(sink)] if frame_of(sink) else self._schema
+        return self._of_frames[frame_of(sink)] if frame_of(sink) else self._schema  # type: ignore[return-value]
 
     @property
     def frames(self) -> Frames | None:
@@ -130,10 +151,9 @@ class Shapes:
         assert self._frames is not None, "asked only if there is one"
         if self._schema is None or self._spark is None:
             raise NotAsked(NO_COLUMNS if self._schema is None else NO_SESSION)
-        shapes = self._of_frames
-        unread = sorted(shapes.keys() - set(self._frames.read))
-        cautions = [f"frame {name} is returned by frames=, and no sink gets it" for name in unread]
-        return Answer("; ".join(f"{name}: {', '.join(shapes[name].names)}" for name in sorted(shapes)), cautions)
+        frames = self._made
+        told = "; ".join(f"{name}: {', '.join(frames[name].columns)}" for name in sorted(frames))
+        return Answer(told, self._frames.cautions(frames))
 
     def _check_copied(self, name: str) -> None:
         assert self._spark is not None, "asked only after the frames are known"
@@ -141,6 +161,10 @@ class Shapes:
 
     @cached_property
     def _of_frames(self) -> Mapping[str, StructType]:
+        return {name: frame.schema for name, frame in self._made.items()}
+
+    @cached_property
+    def _made(self) -> Mapping[str, DataFrame]:
         assert self._frames is not None, "a pipeline without it refuses sinks that get a frame"
         assert self._schema is not None, "known() is asked where it may be unknown"
         if self._spark is None:
@@ -148,7 +172,7 @@ class Shapes:
                 "the columns of frames= are found by calling it with a DataFrame, and no Spark session runs here",
                 help="make a session first, configured like the query's",
             )
-        return self._frames.shapes(self._schema, self._spark)
+        return self._frames.without_rows(self._schema, self._spark)
 
 
 def _checked(frames: object) -> Mapping[str, DataFrame]:
@@ -183,6 +207,33 @@ def _without_rows(spark: SparkSession, schema: StructType) -> DataFrame:
     """
     nothing: Any = spark.sparkContext.parallelize([0], 1).map(_refuse)
     return spark.createDataFrame(nothing, schema, verifySchema=False)
+
+
+@contextlib.contextmanager
+def _no_writers(kind: type[DataFrame]) -> Iterator[None]:
+    """Let this thread begin no write of a DataFrame of this class inside this scope.
+
+    A write that replaces a folder or a table deletes it before Spark asks for the first row.
+    """
+    mine = threading.get_ident()
+    found = {name: inspect.getattr_static(kind, name) for name in _WRITERS if hasattr(kind, name)}
+
+    def begin(given: Any) -> Any:
+        def checked(self: DataFrame, *arguments: Any) -> Any:
+            if threading.get_ident() == mine:
+                raise RuntimeError(_NO_ROWS)
+            return given.__get__(self, kind)(*arguments) if callable(given) else given.__get__(self, kind)
+
+        return checked if callable(given) else property(checked)
+
+    own = {name: vars(kind)[name] for name in _WRITERS if name in vars(kind)}
+    for name, given in found.items():
+        setattr(kind, name, begin(given))
+    try:
+        yield
+    finally:
+        for name in found:
+            setattr(kind, name, own[name]) if name in own else delattr(kind, name)
 
 
 def _refuse(_: object) -> tuple[object, ...]:

@@ -347,10 +347,11 @@ class Pipeline:
         """Create what the sinks need and do not have (tables, views, topics).  Print what was done, and return it."""
         done: list[str] = []
         query = Query(self._app, "", "", "")
-        shapes = Shapes(schema, self._frames, running_session())
-        for sink in self.new_sinks():
+        shapes, sinks = Shapes(schema, self._frames, running_session()), self.new_sinks()
+        columns = {sink.name: shapes.of(sink) for sink in sinks}
+        for sink in sinks:
             try:
-                done += [f"{sink.name}: {line}" for line in sink.create(query, shapes.of(sink))]
+                done += [f"{sink.name}: {line}" for line in sink.create(query, columns[sink.name])]
             finally:
                 sink.close()
         for line in done or ["nothing to do: everything is there"]:
@@ -532,8 +533,9 @@ def _in_mode(sink: Sink, mode: str) -> str:
     written = ""
     if isinstance(sink, RedoSink) and not isinstance(sink, VotingSink):  # one that votes says itself when it writes
         written = " Its rows are written after the decision, from the durable copy."
+    shown = f"All sinks of frame {frame_of(sink)!r}" if frame_of(sink) else "All sinks"
     return (
-        "In two-phase mode it shows an epoch only after the epoch is decided for all sinks. All sinks show the rows of"
+        f"In two-phase mode it shows an epoch only after the epoch is decided for all sinks. {shown} show the rows of"
         f" one evaluation, whatever the query is.{written}"
     )
 
@@ -546,8 +548,8 @@ def _of_frames(sinks: Sequence[Sink]) -> list[str]:
         return []
     told = "; ".join(f"{frame}: {', '.join(names)}" for frame, names in read.items())
     return [
-        f"each frame is computed once, from that copy, and copied ({told}); one decision covers all of them, and a redo"
-        " does not call frames= again"
+        f"each frame is computed from that copy, once and on its own, and copied ({told}); one decision covers all of"
+        " them, and a redo does not call frames= again"
     ]
 
 

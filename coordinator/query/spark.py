@@ -271,10 +271,15 @@ def micro_batch(query: StreamingQuery, df: DataFrame, epoch: EpochNumber, app: s
     table ``c``, then the field ``f`` of a column ``c``.  A copy of the rows has no such name.  So all columns get one
     name in front, which is no column's name: ``c.f`` is a field wherever a sink or ``select=`` writes it.
     """
-    rows = df.alias(_ROWS)
-    if (name := free(_ROWS, rows.columns)) != _ROWS:  # asked of these rows, which keep their schema for the sinks
-        rows = df.alias(name)
+    rows = with_one_name(df)
     return SparkMicroBatch(read_ask(query.identity(app), epoch, lambda: query.spark), rows, query)
+
+
+def with_one_name(df: DataFrame) -> DataFrame:
+    """Return the same rows, whose columns come from one table, which has no column's name."""
+    rows = df.alias(_ROWS)
+    name = free(_ROWS, rows.columns)  # asked of these rows, which keep their schema for the sinks
+    return rows if name == _ROWS else df.alias(name)
 
 
 def read_ask(query: Query, epoch: EpochNumber, spark: Callable[[], SparkSession]) -> EpochRequest:

@@ -20,6 +20,7 @@ from epochal.checkpoints.log import Commit
 from epochal.coordinator.console import log
 from epochal.coordinator.model import failpoints
 from epochal.coordinator.model.errors import Misconfigured, PrepareRefused
+from epochal.coordinator.query.frames import FrameFunction, Shapes
 from epochal.sinks import PostgresSink
 from epochal.sinks.memory import MemoryServer, MemorySink
 from tests.real.coordinator.query.support import APP, FAST, Job
@@ -198,6 +199,44 @@ def test_a_frame_that_cannot_be_copied_is_refused(job: Job) -> None:
         framed(job, frames).check(job.df())
 
 
+def test_a_function_that_writes_destroys_nothing(job: Job, spark: SparkSession, tmp_path: Path) -> None:
+    """A write that replaces a folder deletes it before it reads the first row."""
+    kept = str(tmp_path / "kept")
+    spark.range(3).write.parquet(kept)
+
+    def frames(batch: DataFrame) -> Mapping[str, DataFrame]:
+        batch.select("id").write.mode("overwrite").parquet(kept)
+        return {"odd": batch, "names": batch}
+
+    with pytest.raises(Misconfigured, match="runs an action"):
+        framed(job, frames).check(job.df())
+    assert spark.read.parquet(kept).count() == 3
+    spark.range(4).write.mode("overwrite").parquet(kept)
+    assert spark.read.parquet(kept).count() == 4, "outside the function all can write"
+
+
+def test_values_that_each_frame_has_on_its_own_are_a_warning(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    def frames(batch: DataFrame) -> Mapping[str, DataFrame]:
+        return {"odd": batch.withColumn("u", f.rand()), "names": batch}
+
+    framed(job, frames).check(job.df())
+    assert "frame odd: " in caplog.text
+    assert "Each frame is evaluated once, on its own" in caplog.text
+    assert "frame names: " not in caplog.text
+
+
+def test_a_field_of_a_frame_is_no_column_of_a_table_of_that_name(job: Job, spark: SparkSession) -> None:
+    shapes = Shapes(job.df().schema, FrameFunction(with_alias, [MemorySink("one", job.server, frame="c")]), spark)
+    assert shapes.frames is not None
+    made = shapes.frames(spark.createDataFrame([(1, None, "n")], job.df().schema))["c"]
+    assert made.selectExpr("c.f").collect() == [(1,)]
+
+
+def with_alias(batch: DataFrame) -> Mapping[str, DataFrame]:
+    """A frame ``c`` with a column ``c`` that has the field ``f``, and a column ``f``."""
+    return {"c": batch.select(f.struct(f.col("id").alias("f")).alias("c"), (f.col("id") + 1).alias("f")).alias("c")}
+
+
 def test_the_log_names_the_frames(job: Job) -> None:
     job.add(1, 2)
     job.run(framed(job))
@@ -284,7 +323,7 @@ def test_a_frame_that_the_pipeline_does_not_make_is_refused() -> None:
 
 def test_the_promise_names_the_frames(job: Job) -> None:
     told = str(framed(job).guarantee())
-    assert "each frame is computed once, from that copy, and copied (names: names; odd: odd)" in told
+    assert "each frame is computed from that copy, once and on its own, and copied (names: names; odd: odd)" in told
 
 
 def test_bad_rows_are_those_of_the_frame(spark: SparkSession, tmp_path: Path, pg_database: str) -> None:
