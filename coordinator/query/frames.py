@@ -35,6 +35,8 @@ MakeFrames = Callable[["DataFrame"], Mapping[str, "DataFrame"]]
 _NO_ROWS = "epochal: the DataFrame that frames= gets before a query starts has columns and no rows"
 _WRITERS = ("write", "writeTo", "mergeInto")
 """What begins a write of a DataFrame; before Spark 4 there is no mergeInto."""
+_ONE_AT_A_TIME = threading.RLock()
+"""Held while writers are barred, so that two starts do not restore each other's bars."""
 _RETURN = 'return a dict of DataFrames by their names: {"orders": batch.drop("items"), "items": items}'
 
 
@@ -215,6 +217,11 @@ def _no_writers(kind: type[DataFrame]) -> Iterator[None]:
 
     A write that replaces a folder or a table deletes it before Spark asks for the first row.
     """
+    with _ONE_AT_A_TIME:
+        yield from _barred(kind)
+
+
+def _barred(kind: type[DataFrame]) -> Iterator[None]:
     mine = threading.get_ident()
     found = {name: inspect.getattr_static(kind, name) for name in _WRITERS if hasattr(kind, name)}
 
@@ -227,9 +234,9 @@ def _no_writers(kind: type[DataFrame]) -> Iterator[None]:
         return checked if callable(given) else property(checked)
 
     own = {name: vars(kind)[name] for name in _WRITERS if name in vars(kind)}
-    for name, given in found.items():
-        setattr(kind, name, begin(given))
     try:
+        for name, given in found.items():
+            setattr(kind, name, begin(given))
         yield
     finally:
         for name in found:

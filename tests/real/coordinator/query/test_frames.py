@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +216,22 @@ def test_a_function_that_writes_destroys_nothing(job: Job, spark: SparkSession, 
     assert spark.read.parquet(kept).count() == 3
     spark.range(4).write.mode("overwrite").parquet(kept)
     assert spark.read.parquet(kept).count() == 4, "outside the function all can write"
+
+
+def test_two_starts_at_a_time_do_not_bar_later_writers(job: Job, spark: SparkSession, tmp_path: Path) -> None:
+    both = threading.Barrier(2, timeout=5)
+
+    def frames(batch: DataFrame) -> Mapping[str, DataFrame]:
+        with contextlib.suppress(threading.BrokenBarrierError):  # it breaks if they take turns, as they shall
+            both.wait()
+        return odd_and_names(batch)
+
+    def look(number: int) -> None:
+        framed(job, frames).check(job.df())
+        spark.range(3).write.parquet(str(tmp_path / f"after-{number}"))
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(look, range(2))) == [None, None]
 
 
 def test_values_that_each_frame_has_on_its_own_are_a_warning(job: Job, caplog: pytest.LogCaptureFixture) -> None:
