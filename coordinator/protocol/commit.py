@@ -130,16 +130,17 @@ def frame_decided(sink: Sink, record: Commit) -> str:
 
 def prepare_again(start: Start, name: str, given: Given) -> Committable:
     """Prepare the decided rows of one sink again.  Raise ``PrepareRefused`` if their number is not the decided one."""
-    decided, epoch, copy = start.decided.participants[name].committable, given.epoch(name), given.copy(name)
+    decided, epoch = start.decided.participants[name].committable, given.epoch(name)
+    assert epoch.copy is not None, "without a copy Spark's replay is evaluated instead"
     with start.publisher.step(Step.PREPARE, name, epoch.number) as told:
-        vote = prepare_from(start, copy, start.sinks[name], epoch.at(decided.position))
+        vote = prepare_from(start, epoch.copy, start.sinks[name], epoch.at(decided.position))
         told.rows = vote.rows
     if vote.rows != decided.rows:
         raise PrepareRefused(
             f"voted for {vote.rows} rows, but the decision on the same copy counts {decided.rows}",
             sink=name,
             epoch=epoch.number,
-            state=f"copy {copy.root}, decided by {start.decided.decision.actor}",
+            state=f"copy {epoch.copy.root}, decided by {start.decided.decision.actor}",
             help="give the sink the where= and the target that it had when the epoch was decided; then restart",
         )
     return vote

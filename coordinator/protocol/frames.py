@@ -24,6 +24,11 @@ def frame_of(sink: Sink) -> str:
     return (sink.frame if isinstance(sink, FramedSink) else None) or BATCH
 
 
+def frames_of(sinks: Collection[Sink]) -> list[str]:
+    """Return the names of the frames that these sinks get, without ``BATCH``."""
+    return sorted({frame_of(sink) for sink in sinks} - {BATCH})
+
+
 def in_frame(sinks: Collection[Sink], frame: str) -> list[Sink]:
     """Return the sinks that get this frame."""
     return [sink for sink in sinks if frame_of(sink) == frame]
@@ -62,10 +67,6 @@ class Given:
     def epoch(self, sink: str) -> Epoch:
         """Return the epoch as the sink is asked for it: with the copy of the sink's frame."""
         return replace(self.asked, copy=self.copies.of(self.reads[sink]))
-
-    def copy(self, sink: str) -> Copy:
-        """Return the copy of the sink's frame, of an epoch that has copies."""
-        return self.copies.needed(self.reads[sink])
 
     def rows_of(self, sink: str) -> Rows:
         return self.rows(self.reads[sink])

@@ -12,7 +12,7 @@ from epochal.coordinator.model.events import Step
 from epochal.coordinator.model.failpoints import Point, hit
 from epochal.coordinator.protocol import judge
 from epochal.coordinator.protocol.cleanup import abort_quietly
-from epochal.coordinator.protocol.frames import BATCH, Copies, Given, in_frame
+from epochal.coordinator.protocol.frames import BATCH, Copies, Given, frames_of, in_frame
 from epochal.coordinator.protocol.pairs import ask_judgements, in_groups
 from epochal.coordinator.protocol.start import Start
 from epochal.sinks.conditions import before_the_decision
@@ -66,7 +66,8 @@ def copied(start: Start, epoch: Epoch, rows: Rows) -> Copies:
     """
     if start.stage is None or not start.copies:
         return Copies()
-    sinks, read = list(start.sinks.values()), sorted({*start.reads.values()} - {BATCH})
+    sinks = list(start.sinks.values())
+    read = frames_of(sinks)
     with start.publisher.step(Step.COPY):
         batch = copy_of(start, epoch, rows, in_frame(sinks, BATCH), is_read_again=bool(read))
         if not read:

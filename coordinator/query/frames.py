@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from epochal.coordinator.model.errors import EpochalError, Misconfigured, PrepareRefused
-from epochal.coordinator.protocol.frames import BATCH, Frames, frame_of
+from epochal.coordinator.protocol.frames import Frames, frame_of, frames_of
 from epochal.coordinator.query import lint
 from epochal.coordinator.query.plan import analyzed
 from epochal.coordinator.query.spark import with_one_name
@@ -24,10 +24,11 @@ from epochal.sinks.questions import NO_COLUMNS, Answer, NotAsked, Question
 from epochal.sinks.spark.executors import NO_SESSION
 from epochal.sinks.spark.settings import is_case_sensitive
 from epochal.sinks.spark.stage import check_schema
+from epochal.sinks.spark.types import relaxed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 MakeFrames = Callable[["DataFrame"], Mapping[str, "DataFrame"]]
 """Gives DataFrames by their names; its argument is a micro-batch, already evaluated once."""
@@ -45,7 +46,7 @@ class FrameFunction:
 
     def __init__(self, make: MakeFrames, sinks: Sequence[Sink]) -> None:
         self._make = make
-        self.read = sorted({frame_of(sink) for sink in sinks} - {BATCH})
+        self.read = frames_of(sinks)
 
     def without_rows(self, schema: StructType, spark: SparkSession) -> Mapping[str, DataFrame]:
         """Return the frames of a DataFrame that has this schema and no rows.
@@ -249,7 +250,7 @@ def _refuse(_: object) -> tuple[object, ...]:
 
 def _difference(before: StructType, now: StructType) -> str:
     """Return how two schemas differ, but for what may be NULL; "" if they do not."""
-    was, is_now = ({field.name: _nullable(field.dataType) for field in schema.fields} for schema in (before, now))
+    was, is_now = ({field.name: relaxed(field.dataType) for field in schema.fields} for schema in (before, now))
     told = [f"no column {name}" for name in was if name not in is_now]
     told += [f"new column {name}" for name in is_now if name not in was]
     told += [
@@ -260,16 +261,3 @@ def _difference(before: StructType, now: StructType) -> str:
     if not told and list(was) != list(is_now):
         told = [f"columns in the order {', '.join(is_now)}, was {', '.join(was)}"]
     return "; ".join(told)
-
-
-def _nullable(kind: DataType) -> DataType:
-    """Return the same type, in which everything may be NULL."""
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, _nullable(f.dataType), True) for f in kind.fields])
-    if isinstance(kind, ArrayType):
-        return ArrayType(_nullable(kind.elementType), True)
-    if isinstance(kind, MapType):
-        return MapType(_nullable(kind.keyType), _nullable(kind.valueType), True)
-    return kind

@@ -340,12 +340,13 @@ def _refuse_going_back(query: Query, act: Skip, history: History) -> None:
     last = history.last.number
     known = _Planned.of(history.last.current.offsets)
     logged = {epoch.number: _Planned.of(epoch.current.offsets) for epoch in history.epochs}
+    numbers = _files(query, "offsets") | logged.keys()  # Spark may have deleted the file of a logged epoch
+    earlier = [logged.get(number) or _planned(query, number) for number in numbers if number < last]
     for epoch in range(act.first, act.last + 1):
         skipped = _planned(query, epoch)
         if skipped is None or known is None or skipped == known:
             continue
-        earlier = [n for n in _files(query, "offsets") | logged.keys() if n < last]  # Spark may have deleted the files
-        if skipped.at >= known.at and skipped not in [logged.get(n) or _planned(query, n) for n in earlier]:
+        if skipped.at >= known.at and skipped not in earlier:
             continue
         raise CheckpointMismatch(
             f"after epoch {act.last}, Spark would run epoch {last} once more, and give it another number",

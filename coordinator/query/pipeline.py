@@ -22,11 +22,11 @@ from epochal.coordinator.model.epoch import IDEMPOTENT, MODES, TWO_PHASE, EpochN
 from epochal.coordinator.model.errors import CalledTwice, Misconfigured
 from epochal.coordinator.model.events import Consumer, EventPublisher
 from epochal.coordinator.model.log_keys import extra
-from epochal.coordinator.protocol.coordinator import COMPACT_EVERY, Coordinator, check_appliable, wants_copy
-from epochal.coordinator.protocol.frames import BATCH, Frames, frame_of, in_frame
+from epochal.coordinator.protocol.coordinator import COMPACT_EVERY, Coordinator, check_appliable
+from epochal.coordinator.protocol.frames import Frames, frame_of
 from epochal.coordinator.protocol.report import EpochReport, Status
 from epochal.coordinator.protocol.retry import Retry
-from epochal.coordinator.query import lint
+from epochal.coordinator.query import lint, promise
 from epochal.coordinator.query import spark as inside
 from epochal.coordinator.query.answers import Guarantee, PipelineStatus
 from epochal.coordinator.query.asking import (
@@ -46,14 +46,14 @@ from epochal.coordinator.query.checkpoint import ask_at, default_log, located, n
 from epochal.coordinator.query.diagnosis import Diagnosis
 from epochal.coordinator.query.doctor import SECONDS, Part, diagnose, require_all
 from epochal.coordinator.query.frames import FrameFunction, MakeFrames, Shapes
-from epochal.coordinator.query.plan import PlanFacts, analyzed, check_streaming
+from epochal.coordinator.query.plan import analyzed, check_streaming
 from epochal.coordinator.query.tasks import task_progress
 from epochal.coordinator.telemetry.otel import telemetry
 from epochal.coordinator.telemetry.progress import progress
 from epochal.coordinator.telemetry.records import record
 from epochal.coordinator.telemetry.watchdog import Watchdog
 from epochal.sinks.conditions import check_name
-from epochal.sinks.protocol import ApplySink, RedoSink, Sink, VotingSink
+from epochal.sinks.protocol import Sink
 from epochal.sinks.questions import Question, require
 from epochal.sinks.rows.rejects import Rejects, with_rejects
 from epochal.sinks.spark.executors import running_session
@@ -450,8 +450,11 @@ class Pipeline:
         return Guarantee(
             self._app,
             self._mode,
-            {s.name: f"{s.guarantee().removeprefix(f'{s.name}: ')} {_in_mode(s, self._mode)}" for s in self._sinks},
-            tuple(self._notes()),
+            {
+                s.name: f"{s.guarantee().removeprefix(f'{s.name}: ')} {promise.in_mode(s, self._mode)}"
+                for s in self._sinks
+            },
+            tuple(promise.notes(self._sinks, self._mode, self._deterministic, self._asking)),
         )
 
     def status(self) -> PipelineStatus:
@@ -506,92 +509,6 @@ class Pipeline:
             return self._log
         needed = needing(spark)
         return reachable_log(checkpoint, spark()) or default_log(checkpoint, lambda: hadoop_of(needed()))
-
-    def _notes(self) -> list[str]:
-        notes = []
-        if self._mode == IDEMPOTENT:
-            notes += _given_again(self._sinks, self._deterministic)
-        elif wants_copy(self._sinks):
-            notes.append("every micro-batch is evaluated once, into a durable copy that all sinks read")
-            notes += _of_frames(self._sinks)
-        else:
-            notes.append("one sink that votes: its own prepared rows are the durable copy")
-        if len(self._sinks) > 1:
-            notes.append("no isolation across sinks: during a commit they differ by at most one epoch")
-        notes += _conditions(self._asking.plan) if self._asking.plan is not None else []
-        notes += [f"condition: {caution}" for caution in self._asking.cautions]
-        return notes
-
-
-def _in_mode(sink: Sink, mode: str) -> str:
-    """Return what the pipeline's mode adds to a sink's promise."""
-    if mode == IDEMPOTENT:
-        return (
-            "In idempotent mode it gets each epoch independently of the other sinks, without a common decision:"
-            " exactly once if the query gives the same rows whenever the epoch is run."
-        )
-    written = ""
-    if isinstance(sink, RedoSink) and not isinstance(sink, VotingSink):  # one that votes says itself when it writes
-        written = " Its rows are written after the decision, from the durable copy."
-    shown = f"All sinks of frame {frame_of(sink)!r}" if frame_of(sink) else "All sinks"
-    return (
-        f"In two-phase mode it shows an epoch only after the epoch is decided for all sinks. {shown} show the rows of"
-        f" one evaluation, whatever the query is.{written}"
-    )
-
-
-def _of_frames(sinks: Sequence[Sink]) -> list[str]:
-    """Return what is promised of frames, if a sink gets one."""
-    frames = sorted({*map(frame_of, sinks)} - {BATCH})
-    read = {frame: [sink.name for sink in in_frame(sinks, frame)] for frame in frames}
-    if not read:
-        return []
-    told = "; ".join(f"{frame}: {', '.join(names)}" for frame, names in read.items())
-    return [
-        f"each frame is computed from that copy, once and on its own, and copied ({told}); one decision covers all of"
-        " them, and a redo does not call frames= again"
-    ]
-
-
-def _given_again(sinks: Sequence[Sink], deterministic: Sequence[str]) -> list[str]:
-    """Return what idempotent mode promises instead of a decision."""
-    notes = [
-        "every sink shows each epoch exactly once, whole and in order, provided that the query gives the same rows"
-        " whenever an epoch is run; the micro-batch is evaluated once per sink, and again on replay",
-    ]
-    if len(sinks) > 1:
-        notes.append(
-            "the rows of all evaluations are compared by a digest before a sink shows any: other rows end the query"
-            " with NonDeterministicReplay"
-        )
-        notes += [
-            f"{sink.name} cannot hold rows back: its rows are compared only with those of sinks that get the epoch"
-            " before it, so it may show rows that a sink after it refuses"
-            for sink in sorted(sinks, key=lambda sink: sink.name)
-            if isinstance(sink, ApplySink)
-        ]
-    else:
-        notes.append("with one sink there is nothing to compare its rows with")
-    if deterministic:
-        notes.append(f"condition: these functions depend on their arguments alone: {', '.join(deterministic)}")
-    return notes
-
-
-def _conditions(plan: PlanFacts) -> list[str]:
-    """Return the conditions under which operator state is the same when Spark replays an epoch."""
-    notes = []
-    if plan.python_functions:
-        names = ", ".join(plan.python_functions)
-        notes.append(f"condition: these Python functions feed operator state and must be deterministic: {names}")
-    if plan.order_dependent:
-        names = ", ".join(plan.order_dependent)
-        notes.append(f"condition: operator state holds values that depend on the order of rows: {names}")
-    if plan.static_sides:
-        notes.append(
-            "condition: operator state is fed from tables that do not stream; they must not change between an"
-            " epoch and its replay"
-        )
-    return notes
 
 
 def _check_mode(mode: str, deterministic: Sequence[str]) -> None:

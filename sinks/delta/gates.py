@@ -16,6 +16,7 @@ from epochal.coordinator.model.epoch import Json
 from epochal.sinks.delta.jvm import schema_of
 from epochal.sinks.spark.expressions import is_invalid_utf8
 from epochal.sinks.spark.names import quoted, twins
+from epochal.sinks.spark.types import relaxed
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField, StructType
@@ -149,7 +150,7 @@ def loosened(schema: StructType) -> StructType:
     """
     from pyspark.sql.types import StructField, StructType
 
-    return StructType([StructField(f.name, _relaxed(f.dataType, True), f.nullable, f.metadata) for f in schema.fields])
+    return StructType([StructField(f.name, relaxed(f.dataType, True), f.nullable, f.metadata) for f in schema.fields])
 
 
 def row_problems(rows: StructType, table: StructType, *, case_sensitive: bool) -> list[str]:
@@ -162,7 +163,7 @@ def added(rows: StructType, table: StructType) -> StructType:
     from pyspark.sql.types import StructType
 
     there = {field.name.lower() for field in table.fields}  # no Delta table has two names that differ only in case
-    new = _relaxed(StructType([f for f in rows.fields if f.name.lower() not in there]))
+    new = relaxed(StructType([f for f in rows.fields if f.name.lower() not in there]))
     assert isinstance(new, StructType)
     return new
 
@@ -230,14 +231,14 @@ def projection(rows: StructType, table: StructType, *, case_sensitive: bool) -> 
 
     given = {_key(field.name, case_sensitive) for field in rows.fields}
     kept = [field for field in table.fields if _key(field.name, case_sensitive) in given]
-    relaxed = _relaxed(StructType(kept))
-    assert isinstance(relaxed, StructType)
-    return relaxed
+    loose = relaxed(StructType(kept))
+    assert isinstance(loose, StructType)
+    return loose
 
 
 def is_like(rows: StructType, wanted: StructType) -> bool:
     """Return whether rows have the columns that :func:`projection` returned: names, order, types and metadata."""
-    return _relaxed(rows, with_metadata=True) == wanted
+    return relaxed(rows, with_metadata=True) == wanted
 
 
 def holds_as_they_are(rows: StructType, metadata: Json) -> bool:
@@ -247,7 +248,7 @@ def holds_as_they_are(rows: StructType, metadata: Json) -> bool:
     table = {field.name: field for field in schema_of(metadata).fields}
     if not all(name in table for name in rows.names):
         return False
-    same = all(_relaxed(table[field.name].dataType) == _relaxed(field.dataType) for field in rows.fields)
+    same = all(relaxed(table[field.name].dataType) == relaxed(field.dataType) for field in rows.fields)
     return same and not any(_is_marked(table[name]) for name in rows.names) and not _kinds(rows) & _OWN_FORM
 
 
@@ -420,22 +421,3 @@ def _not_null(path: str, kind: DataType) -> Iterator[str]:
         yield from () if kind.valueContainsNull else (f"{path}.value",)
         yield from _not_null(f"{path}.key", kind.keyType)
         yield from _not_null(f"{path}.value", kind.valueType)
-
-
-def _relaxed(kind: DataType, with_metadata: bool = False) -> DataType:
-    """Return the type, with everything inside it nullable."""
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
-    def relaxed(part: DataType) -> DataType:
-        return _relaxed(part, with_metadata)
-
-    def told(field: StructField) -> dict[str, Any] | None:
-        return field.metadata if with_metadata else None
-
-    if isinstance(kind, StructType):
-        return StructType([StructField(f.name, relaxed(f.dataType), True, told(f)) for f in kind.fields])
-    if isinstance(kind, ArrayType):
-        return ArrayType(relaxed(kind.elementType), containsNull=True)
-    if isinstance(kind, MapType):
-        return MapType(relaxed(kind.keyType), relaxed(kind.valueType), valueContainsNull=True)
-    return kind

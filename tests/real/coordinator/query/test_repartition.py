@@ -31,8 +31,6 @@ EXPECTED = [[("n1", "1", "1"), ("n2", "2", "1")], [("n1", "1", "2"), ("n2", "2",
 @pytest.fixture
 def job(spark: SparkSession, tmp_path: Path) -> Iterator[Job]:
     """Its state lies in RocksDB, because Spark repartitions no other."""
-    if not hasattr(spark, "_streamingCheckpointManager"):
-        pytest.skip("this Spark cannot repartition operator state")
     before = {key: spark.conf.get(key, None) for key in STATE}
     for key, value in STATE.items():
         spark.conf.set(key, value)

@@ -20,10 +20,10 @@ from epochal.coordinator.model.epoch import Actor, Decision, Epoch, Query
 from epochal.coordinator.model.errors import EpochalError
 from epochal.sinks import DeltaSink, KafkaSink, PostgresSink
 from epochal.sinks.delta import Append, Merge, Overwrite
-from epochal.sinks.delta.gates import _relaxed
 from epochal.sinks.postgres import Upsert
 from epochal.sinks.protocol import RedoSink, Sink
 from epochal.sinks.spark.stage import SparkStage, local_path
+from epochal.sinks.spark.types import relaxed
 from tests.databases import Databases
 from tests.real.sinks.delta import support as delta
 from tests.real.sinks.kafka.support import read_topic
@@ -56,7 +56,7 @@ class Sinks:
         self.topic = f"settings-{folder.name}"
         self.stage = SparkStage(f"file:{folder}/checkpoint", lambda: spark)
         made = spark.sql(ROWS)
-        self.rows = spark.createDataFrame(made.rdd, cast("StructType", _relaxed(made.schema))).coalesce(1)
+        self.rows = spark.createDataFrame(made.rdd, cast("StructType", relaxed(made.schema))).coalesce(1)
         self.position = 0
         self.sinks: dict[str, Sink] = {
             "postgres": PostgresSink(dsn, table="settings", mode=Upsert(key="id"), name="pg"),
